@@ -1,0 +1,1 @@
+"""The Postgres schema, one SQL file for each change, and its loader; never a connection."""

@@ -1,0 +1,1 @@
+"""Where runs are kept: memory, Valkey, Postgres, archiving; never a decision about a run."""

@@ -1,0 +1,1 @@
+"""The Valkey store: wire, functions, keys; the only room that names a key or a command."""
