@@ -1,0 +1,78 @@
+-- append: add events to a claimed run's journal, and with it park, finish or requeue the run.
+-- ARGV: mode, id, cursor before, n, entry 1 ... n, m, message 1 ... m (taken out of the inbox), then by mode
+--   'append'   -
+--   'park'     status, topic, wake us or '', number of messages the worker knows of
+--   'finish'   status, keep ms, terminal 1|0, error JSON or ''
+--   'requeue'  spent 1|0
+-- Reply: 'OK', for a park 'PARKED' or 'QUEUED'; 'LOST' (stale epoch, or not held) and 'GAP' change nothing.
+-- A repeat answers as the first time.
+-- Two inner commands for the plain form with one event.
+local parting = {}
+
+parting.park = function(p, id, args, i, m)
+  local run = p .. 'run:' .. id
+  local seen = tonumber(args[i + 3]) - m
+  redis.call('ZREM', p .. 'claims', id)
+  if redis.call('LLEN', p .. 'inbox:' .. id) > seen then
+    local f = redis.call('HMGET', run, 'own', 'sc', 'sub')
+    release(p, id, f[1], f[2] or f[3], '')
+    return 'QUEUED'
+  end
+  redis.call('HSET', run, 'st', args[i], 'top', args[i + 1], 'wake', args[i + 2])
+  if args[i + 2] ~= '' then
+    set_timer(p, id, args[i + 2])
+  end
+  return 'PARKED'
+end
+
+parting.finish = function(p, id, args, i, _, last, seq)
+  local at, at_number = now()
+  redis.call('ZREM', p .. 'claims', id)
+  if args[i + 2] == '1' then
+    close(p, id, redis.call('HGET', p .. 'run:' .. id, 'own'), seq, args[i], args[i + 1], last, at, at_number)
+  else
+    redis.call('HSET', p .. 'run:' .. id, 'st', args[i], 'err', args[i + 3], 'fin', at)
+    redis.call('SPUBLISH', p .. 'end:' .. id, '0 ')
+  end
+  return 'OK'
+end
+
+parting.requeue = function(p, id, args, i)
+  local run = p .. 'run:' .. id
+  redis.call('ZREM', p .. 'claims', id)
+  local f = redis.call('HMGET', run, 'own', 'sc', 'sub')
+  if args[i] == '1' then
+    redis.call('HINCRBY', run, 'rq', 1)
+  end
+  release(p, id, f[1], f[2] or f[3], '')
+  return 'OK'
+end
+
+F.append = function(keys, args)
+  local p, mode, id = keys[1], args[1], args[2]
+  local run = p .. 'run:' .. id
+  local before, n = tonumber(args[3]), tonumber(args[4])
+  local part = parting[mode]
+  local refused = advance(run, before, n, part and SPAN or 0)
+  if refused == 'DUP' then
+    if mode == 'park' then
+      return redis.call('HGET', run, 'st') == 'queued' and 'QUEUED' or 'PARKED'
+    end
+    return 'OK'
+  elseif refused then
+    return refused
+  end
+  local seq = seq_of(before)
+  for k = 1, n do
+    write(p, id, seq + k, args[4 + k])
+  end
+  local i = 5 + n
+  local m = tonumber(args[i])
+  for k = 1, m do
+    redis.call('LREM', p .. 'inbox:' .. id, 1, args[i + k])
+  end
+  if part then
+    return part(p, id, args, i + m + 1, m, args[4 + n] or '', seq + n)
+  end
+  return 'OK'
+end

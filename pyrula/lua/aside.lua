@@ -1,0 +1,37 @@
+-- What a run publishes beside its journal. Each is fenced by the epoch of the claim.
+-- Reply of all: 'OK' or 'LOST'. A repeat changes nothing.
+local function held(p, id, epoch)
+  local cursor = tonumber(redis.call('HGET', p .. 'run:' .. id, 'cur'))
+  return cursor and epoch_of(cursor) == tonumber(epoch)
+end
+
+-- attributes: replace the search attributes. ARGV: id, epoch, attributes JSON
+F.attributes = function(keys, args)
+  if not held(keys[1], args[1], args[2]) then
+    return 'LOST'
+  end
+  redis.call('HSET', keys[1] .. 'run:' .. args[1], 'attr', args[3])
+  return 'OK'
+end
+
+-- commit: publish a named value. ARGV: id, epoch, key, value
+F.commit = function(keys, args)
+  if not held(keys[1], args[1], args[2]) then
+    return 'LOST'
+  end
+  redis.call('HSET', keys[1] .. 'kv:' .. args[1], args[3], args[4])
+  return 'OK'
+end
+
+-- output: append chunk number `index` to the output stream. ARGV: id, epoch, index, chunk
+F.output = function(keys, args)
+  local p, id = keys[1], args[1]
+  if not held(p, id, args[2]) then
+    return 'LOST'
+  end
+  local out = p .. 'out:' .. id
+  if redis.call('XLEN', out) < tonumber(args[3]) then
+    redis.call('XADD', out, args[3] .. '-0', 'e', args[4])
+  end
+  return 'OK'
+end

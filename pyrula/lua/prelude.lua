@@ -1,0 +1,131 @@
+-- Shared by all functions of the library: keys, time, the cursor, the queue.
+--
+-- KEYS[1] of every function is a shard's prefix, `<namespace>:{<workflow>:<shard>}:`. All keys
+-- of the shard begin with it and so lie in the same slot. In what follows, `p` is that prefix.
+--
+-- The cursor (`cur` in a run's hash) is epoch * SPAN + seq. One HINCRBY moves it and tells,
+-- by what comes back, whether the caller's epoch and seq were the current ones. The epoch is
+-- odd while a worker holds the run and even while none does, so the attempt number is
+-- (epoch + 1) / 2, and what a worker sends after giving a run up is refused like anything stale.
+-- Numbers stay below 2^53, where Lua's doubles are exact: 2^28 events, 2^25 epochs.
+
+local F = {}
+local SPAN = 268435456
+local TERMINAL_KEPT = 10000
+
+local ENDED = { completed = true, failed = true, cancelled = true, terminated = true }
+
+-- A run that was set aside has the status failed and keeps the reason; its journal has no terminal event.
+local function ended(status, reason)
+  return ENDED[status] and not (status == 'failed' and reason and reason ~= '')
+end
+
+local function int(number)
+  return string.format('%.0f', number)
+end
+
+-- The server's time in microseconds, as a string and as a number.
+local function now()
+  local t = redis.call('TIME')
+  local text = t[1] .. string.format('%06d', tonumber(t[2]))
+  return text, tonumber(text)
+end
+
+local function epoch_of(cursor)
+  return math.floor(cursor / SPAN)
+end
+
+local function seq_of(cursor)
+  return cursor % SPAN
+end
+
+local function attempt_of(cursor)
+  return math.floor((epoch_of(cursor) + 1) / 2)
+end
+
+local function entry(kind, at, attempt, data)
+  return '[1,"' .. kind .. '",' .. at .. ',' .. int(attempt) .. ',"",' .. data .. ']'
+end
+
+local function write(p, id, seq, raw)
+  redis.call('XADD', p .. 'log:' .. id, int(seq) .. '-0', 'e', raw)
+end
+
+-- Put a run into its owner's queue at its own place. A tenant that comes back starts at the
+-- least service anyone has had: it neither banks what it did not use nor jumps the queue.
+local function enqueue(p, owner, id, score)
+  redis.call('ZADD', p .. 'queue:' .. owner, score, id)
+  if not redis.call('ZSCORE', p .. 'tenants', owner) then
+    local least = redis.call('ZRANGE', p .. 'tenants', 0, 0, 'WITHSCORES')
+    redis.call('ZADD', p .. 'tenants', least[2] or 0, owner)
+  end
+end
+
+local function dequeue(p, owner, id)
+  redis.call('ZREM', p .. 'queue:' .. owner, id)
+  if redis.call('EXISTS', p .. 'queue:' .. owner) == 0 then
+    redis.call('ZREM', p .. 'tenants', owner)
+  end
+end
+
+local function ring(p, message)
+  redis.call('SPUBLISH', p .. 'bell', message)
+end
+
+-- Hold a run until a time (microseconds), and tell workers when that is the shard's nearest.
+local function set_timer(p, id, wake)
+  redis.call('ZADD', p .. 'timers', wake, id)
+  if redis.call('ZRANGE', p .. 'timers', 0, 0)[1] == id then
+    ring(p, 't:' .. wake)
+  end
+end
+
+-- Put a run that no worker holds back into the queue. `wake` tells whether it has a timer.
+local function release(p, id, owner, score, wake)
+  if wake and wake ~= '' then
+    redis.call('ZREM', p .. 'timers', id)
+  end
+  redis.call('HSET', p .. 'run:' .. id, 'st', 'queued', 'wake', '', 'top', '')
+  enqueue(p, owner or '', id, score)
+  ring(p, 'q')
+end
+
+-- The marks of an ended run: status, deletion time, the subscribers' entry, the waiting callers.
+-- `raw` is the terminal entry; a large one is announced without its text.
+local function close(p, id, owner, seq, status, keep_ms, raw, at, at_number)
+  redis.call('HSET', p .. 'run:' .. id, 'st', status, 'fin', at, 'wake', '', 'top', '', 'err', '')
+  redis.call('ZADD', p .. 'ended', int(math.floor(at_number / 1000) + tonumber(keep_ms)), id)
+  redis.call('XADD', p .. 'terminal', 'MAXLEN', '~', TERMINAL_KEPT, '*',
+    'r', id, 's', status, 'o', owner or '', 'q', int(seq))
+  redis.call('DEL', p .. 'inbox:' .. id)
+  local told = #raw <= 16384 and raw or ''
+  redis.call('SPUBLISH', p .. 'end:' .. id, int(seq) .. ' ' .. told)
+end
+
+-- Move the cursor by `n` events (and `turn`, SPAN or 0, to give the claim up).
+-- nil: moved. 'DUP': this very append was done before. 'LOST': another epoch. 'GAP': the
+-- journal does not end where the caller left it, which only a server that lost writes causes.
+local function advance(run, before, n, turn)
+  local after = before + n + turn
+  local got = redis.call('HINCRBY', run, 'cur', int(n + turn))
+  if got == after then
+    return nil
+  end
+  local real = redis.call('HINCRBY', run, 'cur', int(-n - turn))
+  if real == 0 then
+    if redis.call('HLEN', run) == 1 then
+      redis.call('DEL', run)
+    end
+    return 'LOST'
+  end
+  if real == after and n + turn > 0 then
+    return 'DUP'
+  end
+  if epoch_of(real) ~= epoch_of(before) then
+    return 'LOST'
+  end
+  if turn == 0 and real > after then
+    return 'DUP'
+  end
+  return 'GAP'
+end
