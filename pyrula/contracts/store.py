@@ -133,12 +133,13 @@ class Ending:
 class Message:
     """Something for a run's inbox: `raw` is the encoded message, `message_id` makes a repeat harmless.
 
-    `topic` is compared with what a parked run waits for; `control` is for messages that wake any parked run.
+    `topic` is compared with what a parked run waits for; a `control` message wakes any parked run.
     """
 
     message_id: str
     topic: str
     raw: bytes
+    control: bool = False
 
 
 @dataclass(frozen=True, slots=True)
