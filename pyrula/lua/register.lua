@@ -1,6 +1,11 @@
 -- Every function is registered under the library's own name, so that libraries of several
 -- builds live side by side. Reading ones may run on replicas; those that only free memory or
--- keep leases alive run on a full server too.
+-- keep leases alive run on a full server too. While a library loads, the server lends it neither
+-- `pairs` nor any other of Lua's own functions, hence the plain list.
+local names = {
+  'append', 'attributes', 'claim', 'commit', 'deliver', 'disown', 'heartbeat', 'inbox', 'listing', 'load', 'output',
+  'revive', 'submit', 'sweep', 'terminate', 'wake'
+}
 local flags = {
   load = { 'no-writes' },
   listing = { 'no-writes' },
@@ -9,6 +14,7 @@ local flags = {
   sweep = { 'allow-oom' },
 }
 
-for name, fn in pairs(F) do
-  redis.register_function({ function_name = LIBRARY .. '_' .. name, callback = fn, flags = flags[name] or {} })
+for i = 1, #names do
+  local name = names[i]
+  redis.register_function({ function_name = LIBRARY .. '_' .. name, callback = F[name], flags = flags[name] or {} })
 end
