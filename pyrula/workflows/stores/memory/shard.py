@@ -1,0 +1,361 @@
+"""The runs of one workflow, and every decision about them. Synchronous: each method is one atomic step.
+
+The same rules as the function library of the Valkey store, held to it by the contract suite.
+Nothing here waits, reads a clock (`now` comes in, microseconds) or looks inside a payload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyrula.contracts.errors import ClaimLost, EventOutOfOrder, RunNotFound, WrongRunState
+from pyrula.contracts.events import EventType
+from pyrula.contracts.runs import RunStatus
+from pyrula.contracts.store import (
+    Bell,
+    BellKind,
+    Claim,
+    ClaimBatch,
+    Delivery,
+    Ending,
+    Lease,
+    Message,
+    NewRun,
+    Parking,
+    Submitted,
+)
+from pyrula.workflows.stores.memory.bells import Exchange
+from pyrula.workflows.stores.memory.queue import FairQueue
+from pyrula.workflows.stores.memory.ranking import Ranking
+from pyrula.workflows.stores.memory.run import StoredRun, store_entry
+
+__all__ = ["Shard"]
+
+_HEAD_START = 60_000_000  # microseconds in the queue for each step of priority
+
+
+class Shard:
+    """All runs of one workflow: by id, in the queue, claimed, held by a timer, kept after their end."""
+
+    def __init__(self, workflow: str, exchange: Exchange) -> None:
+        self.workflow = workflow
+        self.runs: dict[str, StoredRun] = {}
+        self._exchange = exchange
+        self._queue = FairQueue()
+        self._claims: Ranking[int] = Ranking()  # by lease expiry, milliseconds
+        self._timers: Ranking[int] = Ranking()  # by wake time, microseconds
+        self._kept: Ranking[int] = Ranking()  # by time of deletion, milliseconds
+
+    def find(self, run_id: str) -> StoredRun:
+        """A run; raises `RunNotFound`."""
+        run = self.runs.get(run_id)
+        if run is None:
+            raise RunNotFound(self.workflow, run_id)
+        return run
+
+    # --- runs in ------------------------------------------------------------------------
+
+    def submit(self, new: NewRun, now: int, serial: int) -> Submitted:
+        """Queue a run, or hold it until it is due."""
+        known = self.runs.get(new.run_id)
+        if known is not None:
+            return Submitted(known.run_id, False, known.status, known.input_digest, known.submitted_at)
+        run = StoredRun(
+            workflow=self.workflow,
+            run_id=new.run_id,
+            owner=new.owner,
+            priority=new.priority,
+            submitted_at=now,
+            score=now - new.priority * _HEAD_START,
+            serial=serial,
+            input=new.input,
+            input_digest=new.input_digest,
+            attributes=new.attributes,
+            headers=new.headers,
+        )
+        self.runs[run.run_id] = run
+        wake = new.start_at if new.delay_ms is None else now + new.delay_ms * 1000
+        if wake is not None and wake > now:
+            run.wake_at = wake
+            self._set_timer(run)
+        else:
+            self._release(run)
+        return Submitted(run.run_id, True, run.status, run.input_digest, run.submitted_at)
+
+    def deliver(self, run_id: str, message: Message) -> Delivery:
+        """Put a message into the inbox; queue the run when it is parked for it."""
+        run = self.find(run_id)
+        before = run.status
+        if message.message_id in run.seen:
+            return Delivery(True, before, repeat=True)
+        if run.ended:
+            return Delivery(False, before)
+        run.seen.add(message.message_id)
+        run.inbox.append(message.raw)
+        if before is RunStatus.RUNNING:
+            self._ring(BellKind.INBOX, run_id=run_id)
+        elif message.control:
+            if before is not RunStatus.QUEUED or run.wake_at:
+                if run.error:
+                    run.error, run.finished_at = b"", 0
+                self._release(run)
+        elif before in (RunStatus.WAITING, RunStatus.SLEEPING) and run.topic and run.topic == message.topic:
+            self._release(run)
+        return Delivery(True, before)
+
+    # --- claims -------------------------------------------------------------------------
+
+    def claim(self, worker: str, worker_json: bytes, limit: int, lease_ms: int, now: int) -> ClaimBatch:
+        """Give out up to `limit` runnable runs."""
+        claims: list[Claim] = []
+        until = now // 1000 + lease_ms
+        while len(claims) < limit:
+            run_id = self._queue.pop()
+            if run_id is None:
+                break
+            run = self.runs[run_id]
+            self._start(run, worker, worker_json, now)
+            self._claims.put(run_id, until)
+            claims.append(
+                Claim(
+                    workflow=self.workflow,
+                    run_id=run_id,
+                    epoch=run.epoch,
+                    attempt=run.attempt,
+                    seq=run.seq,
+                    now=now,
+                    owner=run.owner,
+                    submitted_at=run.submitted_at,
+                    attributes=run.attributes,
+                    headers=run.headers,
+                    entries=list(enumerate(run.journal, 1)),
+                    inbox=list(run.inbox),
+                )
+            )
+        return ClaimBatch(claims, bool(self._queue))
+
+    def _start(self, run: StoredRun, worker: str, worker_json: bytes, now: int) -> None:
+        run.epoch += 1
+        run.status = RunStatus.RUNNING
+        run.worker = worker
+        kind = EventType.RUN_RESUMED
+        if not run.journal:
+            kind = EventType.RUN_STARTED
+            run.started_at = now
+            self._write(run, self._submitted(run))
+            run.input = b""
+        self._write(run, store_entry(kind, now, run.attempt, b'{"worker":%b}' % worker_json))
+
+    @staticmethod
+    def _submitted(run: StoredRun) -> bytes:
+        return store_entry(EventType.RUN_SUBMITTED, run.submitted_at, 0, b'{"input":%b}' % run.input)
+
+    def held(self, claim: Claim | Lease) -> StoredRun:
+        """The run of a claim; raises `ClaimLost` when it is held under another epoch, or by nobody."""
+        run = self.runs.get(claim.run_id)
+        if run is None or run.epoch != claim.epoch:
+            raise _lost(claim)
+        return run
+
+    def append(self, claim: Claim, seq: int, entries: Sequence[bytes], consumed: Sequence[bytes]) -> None:
+        """Add to the journal; the run stays claimed."""
+        run = self.held(claim)
+        if run.seq != seq:
+            # Whoever holds the epoch is the only writer, so a journal that is longer holds this append.
+            if (entries and run.seq >= seq + len(entries)) or run.seq > seq + len(entries):
+                return
+            raise _gap(claim, seq)
+        self._take_in(run, entries, consumed)
+
+    def park(
+        self, claim: Claim, seq: int, entries: Sequence[bytes], consumed: Sequence[bytes], parking: Parking
+    ) -> bool:
+        """Append and park; False when messages came that the worker does not know of."""
+        run = self._give_up(claim, seq, entries, consumed)
+        if run is None:
+            return self.runs[claim.run_id].status is not RunStatus.QUEUED
+        if len(run.inbox) > parking.inbox_seen - len(consumed):
+            self._release(run)
+            return False
+        run.status = parking.status
+        run.topic = parking.topic
+        run.wake_at = parking.wake_at or 0
+        if run.wake_at:
+            self._set_timer(run)
+        return True
+
+    def finish(
+        self, claim: Claim, seq: int, entries: Sequence[bytes], consumed: Sequence[bytes], ending: Ending, now: int
+    ) -> None:
+        """Append and end the run, or set it aside."""
+        run = self._give_up(claim, seq, entries, consumed, ends_as=ending.status)
+        if run is None:
+            return
+        if ending.terminal:
+            self._close(run, ending.status, ending.keep_ms, now)
+        else:
+            run.status, run.error, run.finished_at = ending.status, ending.error, now
+            self._exchange.end(self.workflow, run.run_id)
+
+    def requeue(self, claim: Claim, seq: int, *, spent: bool) -> None:
+        """Give a claim up; the run goes back to its place."""
+        run = self._give_up(claim, seq, (), ())
+        if run is not None:
+            run.requeues += spent
+            self._release(run)
+
+    def _give_up(
+        self,
+        claim: Claim,
+        seq: int,
+        entries: Sequence[bytes],
+        consumed: Sequence[bytes],
+        *,
+        ends_as: RunStatus | None = None,
+    ) -> StoredRun | None:
+        """Append and release the epoch. None when this very call was done before."""
+        run = self.runs.get(claim.run_id)
+        if run is not None and (run.epoch, run.seq) == (claim.epoch + 1, seq + len(entries)):
+            # A sweep or a terminate moves the cursor in the same way; only the record tells them from a repeat.
+            if (entries and run.journal[-1] != entries[-1]) or (not entries and ends_as not in (None, run.status)):
+                raise _lost(claim)
+            return None
+        run = self.held(claim)
+        if run.seq != seq:
+            raise _gap(claim, seq)
+        self._take_in(run, entries, consumed)
+        run.epoch += 1
+        self._claims.discard(run.run_id)
+        return run
+
+    def _take_in(self, run: StoredRun, entries: Sequence[bytes], consumed: Sequence[bytes]) -> None:
+        for raw in entries:
+            self._write(run, raw)
+        for message in consumed:
+            if message in run.inbox:
+                run.inbox.remove(message)
+
+    def heartbeat(self, lease: Lease, lease_ms: int, now: int) -> bool:
+        """Renew a lease; False when it is lost."""
+        run = self.runs.get(lease.run_id)
+        if run is None or run.epoch != lease.epoch:
+            return False
+        if lease.run_id in self._claims:
+            self._claims.put(lease.run_id, now // 1000 + lease_ms)
+        return True
+
+    # --- timers -------------------------------------------------------------------------
+
+    def next_due(self) -> int | None:
+        """The time of the nearest timer."""
+        first = self._timers.first()
+        return None if first is None else self._timers.score(first)
+
+    def wake(self, limit: int, now: int) -> int:
+        """Queue runs whose timer is due."""
+        woken = 0
+        for run_id in self._timers.pop_up_to(now, limit):
+            run = self.runs[run_id]
+            if run.status in (RunStatus.SLEEPING, RunStatus.WAITING, RunStatus.QUEUED):
+                self._enqueue(run)
+                woken += 1
+        if woken:
+            self._ring(BellKind.QUEUED)
+        return woken
+
+    # --- from outside -------------------------------------------------------------------
+
+    def terminate(self, run_id: str, data: bytes, keep_ms: int, now: int) -> RunStatus:
+        """End a run, whoever holds it."""
+        run = self.find(run_id)
+        before, attempt = run.status, run.attempt
+        if run.ended:
+            return before
+        if before is RunStatus.RUNNING:
+            run.epoch += 1
+            self._claims.discard(run_id)
+        elif before is RunStatus.QUEUED:
+            self._queue.discard(run.owner, run_id)
+        self._timers.discard(run_id)
+        if not run.journal:
+            self._write(run, self._submitted(run))
+            run.input = b""
+        self._write(run, store_entry(EventType.RUN_TERMINATED, now, attempt, data))
+        self._close(run, RunStatus.TERMINATED, keep_ms, now)
+        if before is RunStatus.RUNNING:
+            self._ring(BellKind.ENDED, run_id=run_id)
+        return before
+
+    def revive(self, run_id: str, data: bytes, now: int) -> RunStatus:
+        """Queue a failed run again."""
+        run = self.find(run_id)
+        if run.status is not RunStatus.FAILED:
+            raise WrongRunState(self.workflow, run_id, run.status, "only a failed run can be retried")
+        self._write(run, store_entry(EventType.RUN_RETRIED, now, run.attempt, data))
+        run.error, run.finished_at, run.requeues = b"", 0, 0
+        self._kept.discard(run_id)
+        self._release(run)
+        return RunStatus.FAILED
+
+    def sweep(self, limit: int, budget: int, keep_ms: int, now: int) -> tuple[int, list[StoredRun]]:
+        """Requeue or fail runs whose lease ran out; forget ended runs kept long enough, and give those."""
+        now_ms = now // 1000
+        lost = self._claims.pop_up_to(now_ms, limit)
+        for run_id in lost:
+            self._recover(self.runs[run_id], budget, keep_ms, now)
+        return len(lost), [self.runs.pop(run_id) for run_id in self._kept.pop_up_to(now_ms, limit)]
+
+    def _recover(self, run: StoredRun, budget: int, keep_ms: int, now: int) -> None:
+        # The epoch moves at once, so that the old worker is refused even before another takes the run.
+        attempt = run.attempt
+        run.epoch += 1
+        # The claim's own event does not count as something new.
+        count = 1 if run.seq > run.swept_seq + 1 else run.requeues + 1
+        if count > budget:
+            error = (
+                b'{"error":{"code":"requeue_budget_exhausted","type":"","message":"its worker was lost %d times'
+                b' in a row before anything new was recorded","detail":{"requeues":%d}}}' % (count, count)
+            )
+            self._write(run, store_entry(EventType.RUN_FAILED, now, attempt, error))
+            self._close(run, RunStatus.FAILED, keep_ms, now)
+            return
+        run.requeues, run.swept_seq = count, run.seq
+        self._release(run)
+
+    # --- shared -------------------------------------------------------------------------
+
+    def _write(self, run: StoredRun, raw: bytes) -> None:
+        run.journal.append(raw)
+        self._exchange.written(self.workflow, run.run_id)
+
+    def _enqueue(self, run: StoredRun) -> None:
+        run.status, run.wake_at, run.topic = RunStatus.QUEUED, 0, ""
+        self._queue.put(run.owner, run.run_id, (run.score, run.serial))
+
+    def _release(self, run: StoredRun) -> None:
+        """Queue a run that no worker holds."""
+        self._timers.discard(run.run_id)
+        self._enqueue(run)
+        self._ring(BellKind.QUEUED)
+
+    def _set_timer(self, run: StoredRun) -> None:
+        self._timers.put(run.run_id, run.wake_at)
+        if self._timers.first() == run.run_id:
+            self._ring(BellKind.TIMER, due=run.wake_at)
+
+    def _close(self, run: StoredRun, status: RunStatus, keep_ms: int, now: int) -> None:
+        run.status, run.finished_at, run.wake_at, run.topic, run.error = status, now, 0, "", b""
+        run.inbox.clear()
+        self._kept.put(run.run_id, now // 1000 + keep_ms)
+        self._exchange.end(self.workflow, run.run_id)
+
+    def _ring(self, kind: str, *, run_id: str = "", due: int = 0) -> None:
+        self._exchange.ring(Bell(kind, self.workflow, 0, run_id, due))
+
+
+def _lost(claim: Claim | Lease) -> ClaimLost:
+    return ClaimLost(f"run {claim.run_id!r} is no longer held under epoch {claim.epoch}")
+
+
+def _gap(claim: Claim, seq: int) -> EventOutOfOrder:
+    return EventOutOfOrder(f"the journal of run {claim.run_id!r} does not end at {seq}: acknowledged writes were lost")
