@@ -11,6 +11,8 @@ PY := $(VENV)/bin/python
 LOWEST := .venv-lowest
 # Goes to pytest as it is: make test ARGS="tests/unit -k codec"
 ARGS ?=
+# The last resort for a test that not even its own timeout can end: a stack of every thread, and out.
+WATCHDOG := -o faulthandler_timeout=400 -o faulthandler_exit_on_timeout=true
 
 # The environment is as good as the files that describe it: another hash, another installation.
 HASH := $(shell cat pyproject.toml uv.lock tools/venv.sh | cksum | cut -d' ' -f1)
@@ -40,7 +42,7 @@ $(READY):
 	touch $@
 
 test: $(READY) ## run every test but the soak, against real servers
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest $(WATCHDOG) $(ARGS)
 
 check: lint types floors snippets ## all that reads the code without running it
 
