@@ -58,7 +58,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 )
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """Each async test runs under both loops."""
-    return request.param
+    backend: tuple[str, dict[str, Any]] = request.param
+    return backend
 
 
 @pytest.fixture(scope="session")

@@ -26,12 +26,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 def call(*command: str | Path, tries: int = 1, cwd: Path | None = None) -> str:
     """Run a command and return its output; again after a failure, where an index may have been away."""
-    for attempt in range(1, tries + 1):
-        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            return done.stdout
-        if attempt < tries:
-            time.sleep(2.0 * attempt)
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return done.stdout
+    if tries > 1:
+        time.sleep(2.0)
+        return call(*command, tries=tries - 1, cwd=cwd)
     pytest.fail(f"{' '.join(map(str, command))}\n{done.stdout}\n{done.stderr}")
 
 
