@@ -81,10 +81,7 @@ class PrivateServer:
     def url(self) -> str:
         """The address in the form that drivers parse, with the password of `requirepass` if there is one."""
         password = self.options.get("requirepass")
-        login = f":{quote(str(password), safe='')}@" if password else ""
-        if self.port is None:
-            return f"unix://{login}{quote(str(self.socket_path))}"
-        return f"redis://{login}127.0.0.1:{self.port}"
+        return self._url_with(f":{quote(str(password), safe='')}@" if password else "")
 
     @property
     def pid(self) -> int:
@@ -103,7 +100,8 @@ class PrivateServer:
 
     def client(self, **options: Any) -> Valkey:
         """Return a new blocking client of it; `options` are those of `Valkey.from_url`. Close it after use."""
-        return Valkey.from_url(self.url, **options)
+        other = "username" in options or "password" in options  # a login in the address would win over them
+        return Valkey.from_url(self._url_with("") if other else self.url, **options)
 
     # --- what can happen to it ---
 
@@ -156,6 +154,11 @@ class PrivateServer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _url_with(self, login: str) -> str:
+        if self.port is None:
+            return f"unix://{login}{quote(str(self.socket_path))}"
+        return f"redis://{login}127.0.0.1:{self.port}"
 
     def _started(self) -> subprocess.Popen[bytes]:
         if not self._current:

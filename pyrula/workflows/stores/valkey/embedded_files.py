@@ -90,8 +90,11 @@ class DataDirectory:
 
     @property
     def server(self) -> Path:
-        """Lock: held as long as a server process lives, with or without its keeper."""
-        return self.path / "valkey.server.lock"
+        """Lock: held as long as a server process lives, with or without its keeper.
+
+        On the directory itself, so that nobody removes it and leaves the data to two servers.
+        """
+        return self.path
 
     @property
     def alias_record(self) -> Path:

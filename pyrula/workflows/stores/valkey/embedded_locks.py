@@ -17,7 +17,7 @@ _RETRY_SECONDS = 0.004
 
 
 class FileLock:
-    """An advisory lock (`flock`) on the file at `path`, which is made when it is not there.
+    """An advisory lock (`flock`) on the file at `path`, which is made when it is not there, or on a directory.
 
     Two locks on one path exclude each other in one process as between two. A child made by a plain
     `fork` does not have its parent's locks, and neither has a program that it starts.
@@ -45,7 +45,8 @@ class FileLock:
 
         Raises `OSError` when the file cannot be opened or its file system has no locks.
         """
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        how = os.O_RDONLY if self.path.is_dir() else os.O_RDWR | os.O_CREAT
+        fd = os.open(self.path, how | os.O_CLOEXEC, 0o600)
         kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         deadline = time.monotonic() + timeout
         try:
