@@ -40,11 +40,29 @@ end
 parting.requeue = function(p, id, args, i)
   local run = p .. 'run:' .. id
   redis.call('ZREM', p .. 'claims', id)
-  local f = redis.call('HMGET', run, 'own', 'sc', 'sub')
+  local f = redis.call('HMGET', run, 'own', 'sc', 'sub', 'cur', 'rq', 'rqs')
   if args[i] == '1' then
-    redis.call('HINCRBY', run, 'rq', 1)
+    redis.call('HSET', run, 'rq', int(losses(tonumber(f[4]), f[5], f[6])), 'rqs', f[4])
   end
   release(p, id, f[1], f[2] or f[3], '')
+  return 'OK'
+end
+
+-- The answer to a call that would leave the cursor where it is. Someone else may have put it there
+-- (a sweep, a terminate): then the last record, or without one the status, is not the caller's.
+local function repeated(p, id, args, mode, n)
+  local status = redis.call('HGET', p .. 'run:' .. id, 'st')
+  if n > 0 then
+    local last = redis.call('XREVRANGE', p .. 'log:' .. id, '+', '-', 'COUNT', 1)[1]
+    if not last or last[2][2] ~= args[4 + n] then
+      return 'LOST'
+    end
+  elseif mode == 'finish' and status ~= args[6 + tonumber(args[5])] then
+    return 'LOST'
+  end
+  if mode == 'park' then
+    return status == 'queued' and 'QUEUED' or 'PARKED'
+  end
   return 'OK'
 end
 
@@ -54,13 +72,10 @@ F.append = function(keys, args)
   local before, n = tonumber(args[3]), tonumber(args[4])
   local part = parting[mode]
   local refused = advance(run, before, n, part and SPAN or 0)
-  if refused == 'DUP' then
-    if mode == 'park' then
-      return redis.call('HGET', run, 'st') == 'queued' and 'QUEUED' or 'PARKED'
-    end
-    return 'OK'
+  if refused == 'DUP' and part then
+    return repeated(p, id, args, mode, n)
   elseif refused then
-    return refused
+    return refused == 'DUP' and 'OK' or refused
   end
   local seq = seq_of(before)
   for k = 1, n do

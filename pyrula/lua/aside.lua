@@ -29,9 +29,10 @@ F.output = function(keys, args)
   if not held(p, id, args[2]) then
     return 'LOST'
   end
-  local out = p .. 'out:' .. id
-  if redis.call('XLEN', out) < tonumber(args[3]) then
-    redis.call('XADD', out, args[3] .. '-0', 'e', args[4])
+  local done = redis.pcall('XADD', p .. 'out:' .. id, args[3] .. '-0', 'e', args[4])
+  -- A chunk that is there already has an id that is not above the stream's last.
+  if type(done) == 'table' and done.err and not string.find(done.err, 'equal or smaller', 1, true) then
+    return done
   end
   return 'OK'
 end

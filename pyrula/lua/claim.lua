@@ -25,11 +25,11 @@ local function take(p, id, owner, worker, worker_json, lease_until, at)
   else
     cursor = cursor + 1
     write(p, id, seq_of(cursor), entry('run.resumed', at, attempt_of(cursor), started))
-    redis.call('HSET', run, 'st', 'running', 'cur', int(cursor), 'w', worker)
-    entries = {}
-    for i, e in ipairs(redis.call('XRANGE', p .. 'log:' .. id, '-', '+')) do
-      entries[i] = { e[1], e[2][2] }
+    entries = redis.call('XRANGE', p .. 'log:' .. id, '-', '+')
+    for i = 1, #entries do
+      entries[i][2] = entries[i][2][2]
     end
+    redis.call('HSET', run, 'st', 'running', 'cur', int(cursor), 'w', worker)
   end
   redis.call('ZADD', p .. 'claims', lease_until, id)
   return {
@@ -37,34 +37,34 @@ local function take(p, id, owner, worker, worker_json, lease_until, at)
   }
 end
 
+-- A tenant that is alone is served without counting; whoever joins starts from where it stands.
 F.claim = function(keys, args)
   local p, worker, worker_json = keys[1], args[1], args[2]
   local at, at_number = now()
   local lease_until = int(math.floor(at_number / 1000) + tonumber(args[3]))
-  local limit = tonumber(args[4])
-  local reply = { at, 0 }
+  local wanted = tonumber(args[4])
   local tenants = p .. 'tenants'
-  local known_empty = false
-  while #reply - 2 < limit do
-    local owner = redis.call('ZRANGE', tenants, 0, 0)[1]
+  local reply, more = { at, 0 }, true
+  while more and #reply - 2 < wanted do
+    local least = redis.call('ZRANGE', tenants, 0, 1)
+    local owner, alone = least[1], not least[2]
     if not owner then
-      known_empty = true
+      more = false
       break
     end
     local queue = p .. 'queue:' .. owner
-    local popped = redis.call('ZPOPMIN', queue)
-    local claimed = popped[1] and take(p, popped[1], owner, worker, worker_json, lease_until, at)
-    if claimed then
-      reply[#reply + 1] = claimed
+    local share = alone and wanted - (#reply - 2) or 1
+    local popped = redis.call('ZPOPMIN', queue, share)
+    for i = 1, #popped, 2 do
+      reply[#reply + 1] = guarded(p, popped[i], take, owner, worker, worker_json, lease_until, at)
     end
-    if redis.call('EXISTS', queue) == 0 then
+    if #popped < 2 * share or redis.call('EXISTS', queue) == 0 then
       redis.call('ZREM', tenants, owner)
-    else
-      redis.call('ZINCRBY', tenants, 1, owner)
+      more = not alone
+    elseif not alone then
+      redis.call('ZINCRBY', tenants, 2, owner)
     end
   end
-  if not known_empty then
-    reply[2] = redis.call('EXISTS', tenants)
-  end
+  reply[2] = more and 1 or 0
   return reply
 end

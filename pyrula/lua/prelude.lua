@@ -51,13 +51,15 @@ local function write(p, id, seq, raw)
   redis.call('XADD', p .. 'log:' .. id, int(seq) .. '-0', 'e', raw)
 end
 
--- Put a run into its owner's queue at its own place. A tenant that comes back starts at the
--- least service anyone has had: it neither banks what it did not use nor jumps the queue.
+-- Put a run into its owner's queue at its own place. Each service counts two. A tenant that comes
+-- back starts at the least service anyone has had, plus one: behind whoever has waited for the next
+-- turn, before anyone gets two. So it neither banks what it did not use nor jumps the queue, and one
+-- that always comes back with a single run takes turns with the others.
 local function enqueue(p, owner, id, score)
   redis.call('ZADD', p .. 'queue:' .. owner, score, id)
   if not redis.call('ZSCORE', p .. 'tenants', owner) then
-    local least = redis.call('ZRANGE', p .. 'tenants', 0, 0, 'WITHSCORES')
-    redis.call('ZADD', p .. 'tenants', least[2] or 0, owner)
+    local least = redis.call('ZRANGE', p .. 'tenants', 0, 0, 'WITHSCORES')[2]
+    redis.call('ZADD', p .. 'tenants', least and int(tonumber(least) + 1) or 0, owner)
   end
 end
 
@@ -90,28 +92,56 @@ local function release(p, id, owner, score, wake)
   ring(p, 'q')
 end
 
+-- How often in a row a run has lost its worker, this time included, without recording anything new.
+-- `mark` is the cursor at the last loss: since then each claim has written one event of its own.
+local function losses(cursor, before, mark)
+  mark = tonumber(mark) or 1
+  local new = seq_of(cursor) - seq_of(mark) - (attempt_of(cursor) - attempt_of(mark))
+  return new > 0 and 1 or (tonumber(before) or 0) + 1
+end
+
+-- Call `fn` for one run of many. A run whose data make it fail is set aside with the reason, and the
+-- others go on: whatever was lent from the queue or the claims would be lost with the whole call.
+local function guarded(p, id, fn, ...)
+  local ok, first, second = pcall(fn, p, id, ...)
+  if ok then
+    return first, second
+  end
+  local reason = type(first) == 'table' and first.err or tostring(first)
+  redis.pcall('HSET', p .. 'run:' .. id, 'st', 'failed', 'fin', (now()), 'wake', '', 'top', '',
+    'err', '{"code":"damaged_run","type":"","message":' .. cjson.encode(reason) .. ',"detail":{}}')
+  return nil
+end
+
 -- The marks of an ended run: status, deletion time, the subscribers' entry, the waiting callers.
--- `raw` is the terminal entry; a large one is announced without its text.
+-- `raw` is the terminal entry; a large one is announced without its text. A failed run keeps its
+-- messages, as it may be revived.
 local function close(p, id, owner, seq, status, keep_ms, raw, at, at_number)
   redis.call('HSET', p .. 'run:' .. id, 'st', status, 'fin', at, 'wake', '', 'top', '', 'err', '')
   redis.call('ZADD', p .. 'ended', int(math.floor(at_number / 1000) + tonumber(keep_ms)), id)
   redis.call('XADD', p .. 'terminal', 'MAXLEN', '~', TERMINAL_KEPT, '*',
     'r', id, 's', status, 'o', owner or '', 'q', int(seq))
-  redis.call('DEL', p .. 'inbox:' .. id)
+  if status ~= 'failed' then
+    redis.call('DEL', p .. 'inbox:' .. id)
+  end
   local told = #raw <= 16384 and raw or ''
   redis.call('SPUBLISH', p .. 'end:' .. id, int(seq) .. ' ' .. told)
 end
 
 -- Move the cursor by `n` events (and `turn`, SPAN or 0, to give the claim up).
--- nil: moved. 'DUP': this very append was done before. 'LOST': another epoch. 'GAP': the
--- journal does not end where the caller left it, which only a server that lost writes causes.
+-- nil: moved. 'DUP': this append was done before (where it gives the claim up, the cursor alone does
+-- not prove that it was this one: a sweep or a terminate moves it alike). 'LOST': another epoch.
+-- 'GAP': the journal does not end where the caller left it, which only a server that lost writes causes.
 local function advance(run, before, n, turn)
+  if epoch_of(before) % 2 == 0 then
+    return 'LOST'
+  end
   local after = before + n + turn
   local got = redis.call('HINCRBY', run, 'cur', int(n + turn))
   if got == after then
     return nil
   end
-  local real = redis.call('HINCRBY', run, 'cur', int(-n - turn))
+  local real = redis.call('HINCRBY', run, 'cur', int(0 - n - turn))
   if real == 0 then
     if redis.call('HLEN', run) == 1 then
       redis.call('DEL', run)

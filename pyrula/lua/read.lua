@@ -23,18 +23,56 @@ end
 -- ARGV: below us or '+inf', below id (at that very time only smaller ids), lowest us or '-inf',
 --       status or '', owner or nothing as '=' .. owner | '', attributes JSON or '', limit, scan budget, count only 1|0
 -- Reply: {matches, where to go on us or '', go on id, {id, {field, value ...}} ...}
--- Looks at no more than the budget, so that no call holds the server for long.
-local function fits(f, args, wanted)
-  if args[4] ~= '' and f.st ~= args[4] then
+-- Looks at no more than the budget, so that no call holds the server for long; leaves out the fields
+-- that may be large, input and headers.
+local SHOWN = {
+  'st', 'own', 'attr', 'cur', 'sub', 'ih', 'pri', 'wake', 'top', 'w', 'fst', 'fin', 'err', 'rq'
+}
+local JUDGED = { 'st', 'own', 'attr' }
+
+local function pairs_of(names, values)
+  local flat = {}
+  for i = 1, #names do
+    if values[i] then
+      flat[#flat + 1] = names[i]
+      flat[#flat + 1] = values[i]
+    end
+  end
+  return flat
+end
+
+local function same(a, b)
+  if type(a) ~= 'table' or type(b) ~= 'table' then
+    return a == b
+  end
+  for k, v in pairs(a) do
+    if not same(v, b[k]) then
+      return false
+    end
+  end
+  for k in pairs(b) do
+    if a[k] == nil then
+      return false
+    end
+  end
+  return true
+end
+
+local function fits(status, owner, attributes, args, wanted)
+  if not status or args[4] ~= '' and status ~= args[4] then
     return false
   end
-  if args[5] ~= '' and '=' .. (f.own or '') ~= args[5] then
+  if args[5] ~= '' and '=' .. (owner or '') ~= args[5] then
     return false
   end
   if wanted then
-    local has = cjson.decode(f.attr or '{}')
+    -- Attributes that this decoder refuses (nested too deep) match nothing, rather than stop the listing.
+    local ok, has = pcall(cjson.decode, attributes or '{}')
+    if not ok or type(has) ~= 'table' then
+      return false
+    end
     for k, v in pairs(wanted) do
-      if has[k] ~= v then
+      if not same(v, has[k]) then
         return false
       end
     end
@@ -47,19 +85,16 @@ F.listing = function(keys, args)
   local wanted = args[6] ~= '' and cjson.decode(args[6]) or nil
   local limit, budget, count_only = tonumber(args[7]), tonumber(args[8]), args[9] == '1'
   local found = redis.call('ZREVRANGEBYSCORE', p .. 'index', args[1], args[3], 'WITHSCORES', 'LIMIT', 0, budget)
+  local names = count_only and JUDGED or SHOWN
   local reply, matches = { 0, '', '' }, 0
   local below = tonumber(args[1])
   for i = 1, #found, 2 do
     local id, score = found[i], tonumber(found[i + 1])
     if not (below and score == below and args[2] ~= '' and id >= args[2]) then
-      local flat = redis.call('HGETALL', p .. 'run:' .. id)
-      local f = {}
-      for k = 1, #flat, 2 do
-        f[flat[k]] = flat[k + 1]
-      end
-      if f.st and fits(f, args, wanted) then
+      local f = redis.call('HMGET', p .. 'run:' .. id, unpack(names))
+      if fits(f[1], f[2], f[3], args, wanted) then
         if not count_only then
-          reply[#reply + 1] = { id, flat }
+          reply[#reply + 1] = { id, pairs_of(names, f) }
         end
         matches = matches + 1
       end

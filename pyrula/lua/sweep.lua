@@ -13,10 +13,7 @@ local function recover(p, id, budget, keep_ms)
   end
   local cursor = tonumber(f[2]) + SPAN
   local seq = seq_of(cursor)
-  local requeues = (tonumber(f[6]) or 0) + 1
-  if seq > (tonumber(f[7]) or 1) + 1 then
-    requeues = 1
-  end
+  local requeues = losses(cursor, f[6], f[7])
   if requeues > budget then
     local at, at_number = now()
     local raw = entry('run.failed', at, attempt_of(cursor - SPAN),
@@ -28,7 +25,7 @@ local function recover(p, id, budget, keep_ms)
     close(p, id, f[3], seq + 1, 'failed', keep_ms, raw, at, at_number)
     return 0, 1
   end
-  redis.call('HSET', run, 'cur', int(cursor), 'rq', int(requeues), 'rqs', int(seq))
+  redis.call('HSET', run, 'cur', int(cursor), 'rq', int(requeues), 'rqs', int(cursor))
   release(p, id, f[3], f[4] or f[5], '')
   return 1, 0
 end
@@ -39,8 +36,8 @@ F.sweep = function(keys, args)
   local at_ms = int(math.floor(at_number / 1000))
   local requeued, failed, deleted = 0, 0, 0
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', p .. 'claims', '-inf', at_ms, 'LIMIT', 0, args[1])) do
-    local r, f = recover(p, id, tonumber(args[2]), args[3])
-    requeued, failed = requeued + r, failed + f
+    local r, f = guarded(p, id, recover, tonumber(args[2]), args[3])
+    requeued, failed = requeued + (r or 0), failed + (f or 1)
   end
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', p .. 'ended', '-inf', at_ms, 'LIMIT', 0, args[1])) do
     redis.call('ZREM', p .. 'ended', id)
