@@ -17,7 +17,7 @@ _Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Criteria:
-    """Which runs are meant; None for whatever does not matter. Times in microseconds, both ends included."""
+    """Which runs are meant; None for whatever does not matter. Times in microseconds, both exclusive."""
 
     workflows: frozenset[str]
     status: RunStatus | None = None
@@ -37,13 +37,16 @@ class Criteria:
 
 
 def _has(attributes: dict[str, object], wanted: dict[str, object]) -> bool:
-    """True when all wanted attributes are there with those very values; JSON tells true from 1, Python does not."""
-    for key, value in wanted.items():
-        if key not in attributes or isinstance(attributes[key], bool) is not isinstance(value, bool):
-            return False
-        if attributes[key] != value:
-            return False
-    return True
+    return all(key in attributes and _same(attributes[key], value) for key, value in wanted.items())
+
+
+def _same(a: object, b: object) -> bool:
+    """Equality as JSON has it, which tells true from 1."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(value, b[key]) for key, value in a.items())
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
+    return isinstance(a, bool) is isinstance(b, bool) and a == b
 
 
 class TimeIndex:
@@ -72,10 +75,10 @@ class TimeIndex:
         """Runs that fit, newest first, behind the place `below`."""
         end = len(self._places) if below is None else bisect_left(self._places, below)
         if criteria.submitted_before is not None:
-            end = min(end, bisect_left(self._places, (criteria.submitted_before + 1, 0)))
+            end = min(end, bisect_left(self._places, (criteria.submitted_before, 0)))
         start = 0
         if criteria.submitted_after is not None:
-            start = bisect_left(self._places, (criteria.submitted_after, 0))
+            start = bisect_left(self._places, (criteria.submitted_after + 1, 0))
         for number in range(end - 1, start - 1, -1):
             run = self._runs[self._places[number]]
             if criteria.fits(run):

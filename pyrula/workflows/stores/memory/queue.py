@@ -10,8 +10,10 @@ __all__ = ["FairQueue"]
 class FairQueue:
     """One queue for each owner; the owner served least goes next.
 
-    An owner that comes back starts at the least service anyone has had: it neither banks what it
-    did not use nor jumps the queue.
+    Each service counts two, unless the owner is alone. An owner that comes back starts at the least
+    service anyone has had, plus one: behind whoever has waited for the next turn, before anyone gets
+    two. So it neither banks what it did not use nor jumps the queue, and one that always comes back
+    with a single run takes turns with the others.
     """
 
     __slots__ = ("_owners", "_queues")
@@ -28,7 +30,7 @@ class FairQueue:
         self._queues.setdefault(owner, Ranking()).put(run_id, place)
         if owner not in self._owners:
             least = self._owners.first()
-            self._owners.put(owner, 0 if least is None else self._owners.score(least))
+            self._owners.put(owner, 0 if least is None else self._owners.score(least) + 1)
 
     def discard(self, owner: str, run_id: str) -> None:
         """Take a run out, wherever it stands."""
@@ -45,10 +47,10 @@ class FairQueue:
             return None
         queue = self._queues[owner]
         run_id = queue.pop()
-        if len(queue):
-            self._owners.put(owner, self._owners.score(owner) + 1)
-        else:
+        if not len(queue):
             self._drop(owner)
+        elif len(self._owners) > 1:
+            self._owners.put(owner, self._owners.score(owner) + 2)
         return run_id
 
     def _drop(self, owner: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import orjson
 
@@ -18,7 +18,7 @@ class StoredRun:
     """A run's state. Times are in microseconds, 0 for none; `score` and `serial` are its place in the queue.
 
     The epoch is odd while a worker holds the run and even while none does; the journal's last
-    seq is its length. `swept_seq` is where the journal ended when its worker was last lost.
+    seq is its length. `lost_at` is the seq and the attempt at which its worker was last lost.
     """
 
     workflow: str
@@ -41,12 +41,12 @@ class StoredRun:
     worker: str = ""
     error: bytes = b""
     requeues: int = 0
-    swept_seq: int = 1
+    lost_at: tuple[int, int] = (1, 0)
     journal: list[bytes] = field(default_factory=list)
     inbox: list[bytes] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
     values: dict[str, bytes] = field(default_factory=dict)
-    output: list[bytes] = field(default_factory=list)
+    output: list[tuple[int, bytes]] = field(default_factory=list)
     _attributes: tuple[bytes, dict[str, object]] | None = None
 
     @property
@@ -69,6 +69,15 @@ class StoredRun:
         if self._attributes is None or self._attributes[0] is not self.attributes:
             self._attributes = (self.attributes, orjson.loads(self.attributes))
         return self._attributes[1]
+
+    def lose(self) -> int:
+        """How often in a row its worker was lost, this time included, without anything new in the journal.
+
+        Each claim's own event is nothing new.
+        """
+        seq, attempt = self.lost_at
+        new = self.seq - seq - (self.attempt - attempt)
+        return 1 if new > 0 else self.requeues + 1
 
     def record(self, *, ends: bool) -> RunRecord:
         """What the outside sees."""
@@ -97,6 +106,10 @@ class StoredRun:
             first=(1, journal[0]) if journal else None,
             last=(len(journal), journal[-1]) if journal else None,
         )
+
+    def listed(self) -> RunRecord:
+        """What a listing shows: all but what may be large."""
+        return replace(self.record(ends=False), input=b"", headers=b"{}")
 
 
 def store_entry(kind: str, at: int, attempt: int, data: bytes) -> bytes:

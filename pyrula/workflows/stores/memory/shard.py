@@ -201,7 +201,8 @@ class Shard:
         """Give a claim up; the run goes back to its place."""
         run = self._give_up(claim, seq, (), ())
         if run is not None:
-            run.requeues += spent
+            if spent:
+                self._count_loss(run, run.lose())
             self._release(run)
 
     def _give_up(
@@ -309,8 +310,7 @@ class Shard:
         # The epoch moves at once, so that the old worker is refused even before another takes the run.
         attempt = run.attempt
         run.epoch += 1
-        # The claim's own event does not count as something new.
-        count = 1 if run.seq > run.swept_seq + 1 else run.requeues + 1
+        count = run.lose()
         if count > budget:
             error = (
                 b'{"error":{"code":"requeue_budget_exhausted","type":"","message":"its worker was lost %d times'
@@ -319,8 +319,12 @@ class Shard:
             self._write(run, store_entry(EventType.RUN_FAILED, now, attempt, error))
             self._close(run, RunStatus.FAILED, keep_ms, now)
             return
-        run.requeues, run.swept_seq = count, run.seq
+        self._count_loss(run, count)
         self._release(run)
+
+    @staticmethod
+    def _count_loss(run: StoredRun, count: int) -> None:
+        run.requeues, run.lost_at = count, (run.seq, run.attempt)
 
     # --- shared -------------------------------------------------------------------------
 
@@ -345,7 +349,8 @@ class Shard:
 
     def _close(self, run: StoredRun, status: RunStatus, keep_ms: int, now: int) -> None:
         run.status, run.finished_at, run.wake_at, run.topic, run.error = status, now, 0, "", b""
-        run.inbox.clear()
+        if status is not RunStatus.FAILED:  # a failed run may be revived
+            run.inbox.clear()
         self._kept.put(run.run_id, now // 1000 + keep_ms)
         self._exchange.end(self.workflow, run.run_id)
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from operator import itemgetter
 from typing import Final
 
 import orjson
 
-from pyrula.contracts.errors import EventOutOfOrder
+from pyrula.contracts.errors import InvalidInput
 from pyrula.contracts.runs import RunStatus
 from pyrula.contracts.store import (
     Claim,
@@ -143,12 +145,8 @@ class MemoryStore:
         """Append a chunk to the output; one that is there already is left alone."""
         with self._lock:
             output = self._shard(claim.workflow).held(claim).output
-            if index > len(output) + 1:
-                raise EventOutOfOrder(
-                    f"the output of run {claim.run_id!r} has {len(output)} chunks; {index} is too far"
-                )
-            if index == len(output) + 1:
-                output.append(chunk)
+            if not output or index > output[-1][0]:
+                output.append((index, chunk))
                 self._exchange.written(claim.workflow, claim.run_id)
 
     async def heartbeat(self, leases: Sequence[Lease], *, lease_ms: int) -> list[Lease]:
@@ -217,8 +215,10 @@ class MemoryStore:
             run = self._run(workflow, run_id)
             if run is None:
                 return []
-            source = run.output if output else run.journal
-            return list(enumerate(source[after : after + limit], after + 1))
+            if output:
+                start = bisect_right(run.output, after, key=itemgetter(0))
+                return run.output[start : start + limit]
+            return list(enumerate(run.journal[after : after + limit], after + 1))
 
     async def committed(self, workflow: str, run_id: str) -> dict[str, bytes]:
         """All published values."""
@@ -244,6 +244,8 @@ class MemoryStore:
         cursor: str | None = None,
     ) -> Listing:
         """Runs that match, newest first."""
+        if limit < 1:
+            raise InvalidInput(f"limit={limit}: at least 1", "limit")
         criteria = Criteria(
             workflows=frozenset(workflows),
             status=status,
@@ -254,7 +256,7 @@ class MemoryStore:
         )
         with self._lock:
             found, following = self._index.slice(criteria, limit, cursor)
-            return Listing([run.record(ends=False) for run in found], following)
+            return Listing([run.listed() for run in found], following)
 
     async def count(
         self,
