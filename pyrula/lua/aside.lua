@@ -1,9 +1,5 @@
 -- What a run publishes beside its journal. Each is fenced by the epoch of the claim.
 -- Reply of all: 'OK' or 'LOST'. A repeat changes nothing.
-local function held(p, id, epoch)
-  local cursor = tonumber(redis.call('HGET', p .. 'run:' .. id, 'cur'))
-  return cursor and epoch_of(cursor) == tonumber(epoch)
-end
 
 -- attributes: replace the search attributes. ARGV: id, epoch, attributes JSON
 F.attributes = function(keys, args)

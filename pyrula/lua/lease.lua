@@ -6,8 +6,7 @@ F.heartbeat = function(keys, args)
   local lease_until = int(math.floor(at_number / 1000) + tonumber(args[1]))
   local lost = {}
   for i = 2, #args, 2 do
-    local cursor = tonumber(redis.call('HGET', p .. 'run:' .. args[i], 'cur'))
-    if cursor and epoch_of(cursor) == tonumber(args[i + 1]) then
+    if held(p, args[i], args[i + 1]) then
       redis.call('ZADD', p .. 'claims', 'XX', lease_until, args[i])
     else
       lost[#lost + 1] = args[i]

@@ -43,6 +43,12 @@ local function attempt_of(cursor)
   return math.floor((epoch_of(cursor) + 1) / 2)
 end
 
+-- Whether a worker holds the run under this very epoch.
+local function held(p, id, epoch)
+  local cursor = tonumber(redis.call('HGET', p .. 'run:' .. id, 'cur'))
+  return cursor and epoch_of(cursor) == tonumber(epoch) and epoch % 2 == 1
+end
+
 local function entry(kind, at, attempt, data)
   return '[1,"' .. kind .. '",' .. at .. ',' .. int(attempt) .. ',"",' .. data .. ']'
 end
