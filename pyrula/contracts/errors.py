@@ -119,7 +119,8 @@ class NonRetryable(AuthorError):
 class StepFailed(AuthorError):
     """A step failed for good: its tries are used up, or its error is never retried.
 
-    The same class, with the same attributes, live and on replay.
+    The same class, with the same attributes, live and on replay. `key` is the call's place
+    in the journal.
     """
 
     code = "step_failed"
@@ -141,6 +142,7 @@ class StepFailed(AuthorError):
         self.attempts = attempts
         self.detail = dict(detail) if detail else {}
         self.bases = bases
+        self.key = ""
 
     def matches(self, kind: type[BaseException]) -> bool:
         """True when the step's own error was an instance of `kind`.

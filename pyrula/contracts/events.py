@@ -47,7 +47,6 @@ class EventType:
     INTERRUPT_TIMED_OUT: Final = "interrupt.timed_out"
     VALUE_RECORDED: Final = "value.recorded"
     CHECKPOINT_SAVED: Final = "checkpoint.saved"
-    STREAM_WRITTEN: Final = "stream.written"
     VALUE_COMMITTED: Final = "value.committed"
 
 

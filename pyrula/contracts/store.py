@@ -249,6 +249,10 @@ class Store(Protocol):
         """
         ...
 
+    async def claim_run(self, workflow: str, run_id: str, *, worker: str, lease_ms: int) -> Claim | None:
+        """Take one given run, if it is runnable now."""
+        ...
+
     async def append(self, claim: Claim, seq: int, entries: Sequence[bytes], *, consumed: Sequence[bytes] = ()) -> None:
         """Append entries after `seq` and take `consumed` messages out of the inbox, in one step.
 
@@ -406,4 +410,3 @@ class LeaseKeeper(Protocol):
     def heartbeat_sync(self, leases: Sequence[Lease], *, lease_ms: int) -> list[Lease]:
         """`heartbeat`, blocking; called from one thread only."""
         ...
-

@@ -1,4 +1,4 @@
--- claim: give up to `limit` runnable runs of the shard to a worker; the least served tenant first,
+-- claim: give up to `limit` runnable runs of the shard to a worker: one of each tenant in turn,
 -- a tenant's runs by submission time.
 -- ARGV: worker, worker as JSON text, lease ms, limit
 -- Reply: {now us, more 1|0, claim ...}, each claim
@@ -37,34 +37,36 @@ local function take(p, id, owner, worker, worker_json, lease_until, at)
   }
 end
 
--- A tenant that is alone is served without counting; whoever joins starts from where it stands.
+-- One that is alone keeps its turn, and gives what is wanted at once.
 F.claim = function(keys, args)
   local p, worker, worker_json = keys[1], args[1], args[2]
   local at, at_number = now()
   local lease_until = int(math.floor(at_number / 1000) + tonumber(args[3]))
   local wanted = tonumber(args[4])
   local tenants = p .. 'tenants'
-  local reply, more = { at, 0 }, true
-  while more and #reply - 2 < wanted do
-    local least = redis.call('ZRANGE', tenants, 0, 1)
-    local owner, alone = least[1], not least[2]
-    if not owner then
-      more = false
-      break
-    end
-    local queue = p .. 'queue:' .. owner
-    local share = alone and wanted - (#reply - 2) or 1
-    local popped = redis.call('ZPOPMIN', queue, share)
-    for i = 1, #popped, 2 do
-      reply[#reply + 1] = guarded(p, popped[i], take, owner, worker, worker_json, lease_until, at)
-    end
-    if #popped < 2 * share or redis.call('EXISTS', queue) == 0 then
-      redis.call('ZREM', tenants, owner)
-      more = not alone
-    elseif not alone then
-      redis.call('ZINCRBY', tenants, 2, owner)
+  local reply, left, turn = { at, 0 }, true, nil
+  while left and #reply - 2 < wanted do
+    local missing = wanted - (#reply - 2)
+    local owners = redis.call('ZRANGE', tenants, 0, missing)
+    local share = #owners == 1 and missing or 1
+    left = #owners > missing
+    for k = 1, math.min(#owners, missing) do
+      local queue = p .. 'queue:' .. owners[k]
+      local popped = redis.call('ZPOPMIN', queue, share)
+      for i = 1, #popped, 2 do
+        reply[#reply + 1] = guarded(p, popped[i], take, owners[k], worker, worker_json, lease_until, at)
+      end
+      if #popped < 2 * share or redis.call('EXISTS', queue) == 0 then
+        redis.call('ZREM', tenants, owners[k])
+      else
+        left = true
+        if #owners > 1 then
+          turn = (turn or last_turn(p)) + 1
+          redis.call('ZADD', tenants, int(turn), owners[k])
+        end
+      end
     end
   end
-  reply[2] = more and 1 or 0
+  reply[2] = left and 1 or 0
   return reply
 end

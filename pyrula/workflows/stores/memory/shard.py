@@ -113,26 +113,35 @@ class Shard:
             run_id = self._queue.pop()
             if run_id is None:
                 break
-            run = self.runs[run_id]
-            self._start(run, worker, worker_json, now)
-            self._claims.put(run_id, until)
-            claims.append(
-                Claim(
-                    workflow=self.workflow,
-                    run_id=run_id,
-                    epoch=run.epoch,
-                    attempt=run.attempt,
-                    seq=run.seq,
-                    now=now,
-                    owner=run.owner,
-                    submitted_at=run.submitted_at,
-                    attributes=run.attributes,
-                    headers=run.headers,
-                    entries=list(enumerate(run.journal, 1)),
-                    inbox=list(run.inbox),
-                )
-            )
+            claims.append(self._take(run_id, worker, worker_json, until, now))
         return ClaimBatch(claims, bool(self._queue))
+
+    def claim_run(self, run_id: str, worker: str, worker_json: bytes, lease_ms: int, now: int) -> Claim | None:
+        """Give out one given run, if it is runnable."""
+        run = self.runs.get(run_id)
+        if run is None or run.status is not RunStatus.QUEUED or run.wake_at:
+            return None
+        self._queue.discard(run.owner, run_id)
+        return self._take(run_id, worker, worker_json, now // 1000 + lease_ms, now)
+
+    def _take(self, run_id: str, worker: str, worker_json: bytes, until: int, now: int) -> Claim:
+        run = self.runs[run_id]
+        self._start(run, worker, worker_json, now)
+        self._claims.put(run_id, until)
+        return Claim(
+            workflow=self.workflow,
+            run_id=run_id,
+            epoch=run.epoch,
+            attempt=run.attempt,
+            seq=run.seq,
+            now=now,
+            owner=run.owner,
+            submitted_at=run.submitted_at,
+            attributes=run.attributes,
+            headers=run.headers,
+            entries=list(enumerate(run.journal, 1)),
+            inbox=list(run.inbox),
+        )
 
     def _start(self, run: StoredRun, worker: str, worker_json: bytes, now: int) -> None:
         run.epoch += 1
@@ -153,7 +162,7 @@ class Shard:
     def held(self, claim: Claim | Lease) -> StoredRun:
         """The run of a claim; raises `ClaimLost` when it is held under another epoch, or by nobody."""
         run = self.runs.get(claim.run_id)
-        if run is None or run.epoch != claim.epoch:
+        if run is None or run.epoch != claim.epoch or claim.epoch % 2 == 0:
             raise _lost(claim)
         return run
 

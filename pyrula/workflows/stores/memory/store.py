@@ -101,6 +101,11 @@ class MemoryStore:
         with self._lock:
             return self._opened(workflow).claim(worker, orjson.dumps(worker), limit, lease_ms, self._now())
 
+    async def claim_run(self, workflow: str, run_id: str, *, worker: str, lease_ms: int) -> Claim | None:
+        """Take one given run, if it is runnable."""
+        with self._lock:
+            return self._opened(workflow).claim_run(run_id, worker, orjson.dumps(worker), lease_ms, self._now())
+
     async def append(self, claim: Claim, seq: int, entries: Sequence[bytes], *, consumed: Sequence[bytes] = ()) -> None:
         """Append entries after `seq`."""
         with self._lock:

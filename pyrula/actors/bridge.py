@@ -1,0 +1,121 @@
+"""What the engine needs of a loop beyond anyio: a task as an object, one cancellation, tasks gone astray.
+
+The named bridge to asyncio's own tasks: bodies may start some with `asyncio.create_task` or
+`asyncio.gather`, and those belong to no scope of anyio's. Under trio every task has a nursery,
+and a scope around the call does what a task's `cancel` does here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import anyio
+import sniffio
+from anyio.lowlevel import checkpoint
+
+__all__ = ["Loop", "current_loop"]
+
+
+class Loop(Protocol):
+    """One of the two kinds of loop."""
+
+    scoped: bool
+    """True when a call must run in a cancel scope of its own to be interruptible."""
+
+    def current_task(self) -> object | None:
+        """The running task, as an object that `interrupt` takes; None under trio."""
+        ...
+
+    def interrupt(self, task: object) -> None:
+        """Have a waiting task raise the loop's cancellation once."""
+        ...
+
+    def calm(self) -> None:
+        """Take back the mark that an interrupt has left on the current task."""
+        ...
+
+    async def cancellation(self) -> BaseException:
+        """An instance of the loop's own cancellation, to be raised."""
+        ...
+
+    def strays(self, scope: contextvars.ContextVar[Any], ended: Iterable[object]) -> list[Any]:
+        """Tasks that still carry the context of an ended attempt."""
+        ...
+
+
+class _Asyncio:
+    scoped = False
+
+    def current_task(self) -> object | None:
+        return asyncio.current_task()
+
+    def interrupt(self, task: object) -> None:
+        assert isinstance(task, asyncio.Task)
+        task.cancel()
+
+    def calm(self) -> None:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            task.uncancel()
+
+    async def cancellation(self) -> BaseException:
+        return asyncio.CancelledError()
+
+    def strays(self, scope: contextvars.ContextVar[Any], ended: Iterable[object]) -> list[Any]:
+        over = set(map(id, ended))
+        current = asyncio.current_task()
+        found = []
+        for task in asyncio.all_tasks():
+            context = _context_of(task)
+            if task is not current and context is not None and id(getattr(context.get(scope), "owner", None)) in over:
+                found.append(task)
+        return found
+
+
+def _context_of(task: asyncio.Task[Any]) -> contextvars.Context | None:
+    if hasattr(task, "get_context"):  # Python 3.12 and newer
+        context: contextvars.Context = task.get_context()
+        return context
+    # Python 3.11 does not tell a task's context; the future it waits for holds it beside the
+    # callback that will wake the task.
+    waits_for = getattr(task, "_fut_waiter", None)
+    callbacks = getattr(waits_for, "_callbacks", None) or ()
+    return next((context for callback, context in callbacks if getattr(callback, "__self__", None) is task), None)
+
+
+class _Trio:
+    scoped = True
+
+    def current_task(self) -> object | None:
+        return None
+
+    def interrupt(self, task: object) -> None:
+        raise RuntimeError("under trio a call is interrupted through its scope")
+
+    def calm(self) -> None:
+        """Nothing to take back: a scope ends with its call."""
+
+    async def cancellation(self) -> BaseException:
+        # trio makes its Cancelled itself and only in a cancelled scope; this one is caught in
+        # such a scope and then belongs to whoever raises it.
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            try:
+                await checkpoint()
+            except anyio.get_cancelled_exc_class() as cancelled:
+                return cancelled.with_traceback(None)
+        raise RuntimeError("a cancelled scope let a checkpoint pass")
+
+    def strays(self, scope: contextvars.ContextVar[Any], ended: Iterable[object]) -> list[Any]:
+        return []
+
+
+_KINDS: dict[str, Loop] = {"asyncio": _Asyncio(), "trio": _Trio()}
+
+
+def current_loop() -> Loop:
+    """The kind of the running event loop."""
+    return _KINDS[sniffio.current_async_library()]

@@ -1,0 +1,48 @@
+"""Places for runs, shared by claim loops in turn, so that a busy workflow cannot keep the others out."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import anyio
+
+__all__ = ["Capacity"]
+
+
+class Capacity:
+    """A number of places. Whoever asks first is served first, each with what is free, up to what it wants."""
+
+    def __init__(self, places: int) -> None:
+        self.total = places
+        self.free = places
+        self._waiting: deque[anyio.Event] = deque()
+
+    async def take(self, wanted: int) -> int:
+        """Wait for at least one place; gives how many were taken."""
+        while self.free <= 0 or self._waiting:
+            turn = anyio.Event()
+            self._waiting.append(turn)
+            try:
+                await turn.wait()
+            except BaseException:
+                if turn.is_set():
+                    self._next()
+                else:
+                    self._waiting.remove(turn)
+                raise
+            if self.free > 0:
+                break
+        taken = min(wanted, self.free)
+        self.free -= taken
+        if self.free > 0:
+            self._next()
+        return taken
+
+    def give_back(self, places: int) -> None:
+        """Free places."""
+        self.free += places
+        self._next()
+
+    def _next(self) -> None:
+        if self.free > 0 and self._waiting:
+            self._waiting.popleft().set()

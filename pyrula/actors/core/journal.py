@@ -1,0 +1,202 @@
+"""A run's journal, indexed for replay: which call has which record, and what is left over. Pure.
+
+One `Record` for each key. A call asks with its key and kind and gets the record or nothing;
+another kind at that key is refused here. What a retry makes void, where a cancel request
+stands, and which records the code never asked for are read off the same index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from pyrula.actors.core.scope import gather_prefix
+from pyrula.contracts.errors import VersionSkew
+from pyrula.contracts.events import Entry, EventType
+
+__all__ = ["Journal", "Kind", "Record"]
+
+
+class Kind:
+    """Kinds of calls; what a record at a key must agree on with the call that asks for it."""
+
+    STEP: Final = "step"
+    SLEEP: Final = "sleep"
+    SIGNAL: Final = "signal wait"
+    INTERRUPT: Final = "interrupt"
+    NOW: Final = "now"
+    UUID: Final = "uuid"
+    RANDOM: Final = "random"
+    CHECKPOINT: Final = "checkpoint"
+    COMMIT: Final = "commit"
+
+
+# event type -> (kind, True when it is the outcome); None: the kind is in the data
+_ROLES: Final[dict[str, tuple[str | None, bool]]] = {
+    EventType.STEP_STARTED: (Kind.STEP, False),
+    EventType.STEP_RETRYING: (Kind.STEP, False),
+    EventType.STEP_COMPLETED: (Kind.STEP, True),
+    EventType.STEP_FAILED: (Kind.STEP, True),
+    EventType.TIMER_SET: (Kind.SLEEP, False),
+    EventType.TIMER_FIRED: (Kind.SLEEP, True),
+    EventType.SIGNAL_AWAITED: (Kind.SIGNAL, False),
+    EventType.SIGNAL_RECEIVED: (Kind.SIGNAL, True),
+    EventType.SIGNAL_TIMED_OUT: (Kind.SIGNAL, True),
+    EventType.INTERRUPT_RAISED: (Kind.INTERRUPT, False),
+    EventType.INTERRUPT_RESUMED: (Kind.INTERRUPT, True),
+    EventType.INTERRUPT_TIMED_OUT: (Kind.INTERRUPT, True),
+    EventType.VALUE_RECORDED: (None, True),
+    EventType.CHECKPOINT_SAVED: (Kind.CHECKPOINT, True),
+    EventType.VALUE_COMMITTED: (Kind.COMMIT, True),
+}
+
+
+class Record:
+    """What the journal holds for one key. `opened` is the last entry before the outcome, if any."""
+
+    __slots__ = ("key", "kind", "opened", "outcome", "tries", "used")
+
+    def __init__(self, key: str, kind: str) -> None:
+        self.key = key
+        self.kind = kind
+        self.opened: Entry | None = None
+        self.outcome: Entry | None = None
+        self.tries = 0
+        self.used = False
+
+
+class Journal:
+    """The index over the entries that a claim brought along.
+
+    `input` is the workflow's recorded input, `cancel_seq` the seq of a cancel request (0:
+    none), `checkpoint` the last saved state's entry.
+    """
+
+    __slots__ = ("_before_cancel", "_records", "_unasked", "cancel_seq", "checkpoint", "input", "last_seq")
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._records: dict[str, Record] = {}
+        self._before_cancel = 0
+        self.input: Any = None
+        self.cancel_seq = 0
+        self.checkpoint: Entry | None = None
+        self.last_seq = 0
+        history = list(entries)
+        for position, entry in enumerate(history):
+            self.last_seq = entry.seq
+            if entry.key:
+                self._index(entry)
+            elif entry.type == EventType.RUN_SUBMITTED:
+                self.input = entry.data["input"]
+            elif entry.type == EventType.RUN_CANCEL_REQUESTED and not self.cancel_seq:
+                self.cancel_seq = entry.seq
+            elif entry.type == EventType.RUN_RETRIED:
+                self._void(history[:position])
+        self._unasked = sum(1 for r in self._records.values() if r.outcome is not None)
+        if self.cancel_seq:
+            self._before_cancel = sum(1 for r in self._records.values() if self._settled_before_cancel(r))
+
+    def _index(self, entry: Entry) -> None:
+        kind, outcome = _ROLES[entry.type]
+        if kind is None:
+            kind = entry.data["kind"]
+        record = self._records.get(entry.key)
+        if record is None:
+            record = self._records[entry.key] = Record(entry.key, kind)
+        if outcome:
+            if record.outcome is None:
+                record.outcome = entry
+        else:
+            record.opened = entry
+            if entry.type == EventType.STEP_RETRYING:
+                record.tries = entry.data["attempts"]
+        if entry.type == EventType.CHECKPOINT_SAVED:
+            self.checkpoint = entry
+
+    def _void(self, history: list[Entry]) -> None:
+        """A retry makes the failure anew that ended the run.
+
+        That is the failed step that was the last thing recorded; of a gather, the one whose
+        failure the run died of, when only other legs of that gather recorded after it.
+        """
+        position = len(history) - 1
+        while position >= 0 and not history[position].key:
+            position -= 1
+        if position < 0:
+            return
+        cause = self._cause(history, position)
+        if cause is not None:
+            record = self._records.pop(cause.key)
+            if record.kind != Kind.STEP:
+                raise AssertionError(f"a {record.kind} cannot fail a run")
+
+    def _cause(self, history: list[Entry], last: int) -> Entry | None:
+        if history[last].type == EventType.STEP_FAILED:
+            return history[last]
+        named = next((e.data.get("error", {}).get("key") for e in reversed(history) if not e.key and "error" in e.data), None)
+        prefix = gather_prefix(named) if named else None
+        if prefix is None:
+            return None
+        for position in range(last, -1, -1):
+            entry = history[position]
+            if entry.key == named and entry.type == EventType.STEP_FAILED:
+                return entry
+            if entry.key and not entry.key.startswith(prefix):
+                return None
+        return None
+
+    def match(self, key: str, kind: str) -> Record | None:
+        """The record of a call, marked as asked for; None for a live call.
+
+        Raises `VersionSkew` when another kind of call was recorded at this key.
+        """
+        record = self._records.get(key)
+        if record is None:
+            return None
+        if record.kind != kind:
+            raise VersionSkew(
+                f"the journal holds a {record.kind} at {key!r}, the code now makes a {kind} there; "
+                "restore the code (or branch with ctx.patched), then retry the run",
+                recorded=f"{record.kind} {key!r}",
+                asked=f"{kind} {key!r}",
+            )
+        if not record.used:
+            record.used = True
+            self._unasked -= record.outcome is not None
+            if self.cancel_seq and self._settled_before_cancel(record):
+                self._before_cancel -= 1
+        return record
+
+    def peek(self, key: str) -> Record | None:
+        """The record at a key, without asking for it."""
+        return self._records.get(key)
+
+    def _settled_before_cancel(self, record: Record) -> bool:
+        return record.outcome is not None and record.outcome.seq < self.cancel_seq
+
+    def before_cancel(self, record: Record | None) -> bool:
+        """True when a record was settled before the cancel request, so that it still stands."""
+        return record is not None and self._settled_before_cancel(record)
+
+    @property
+    def cancel_due(self) -> bool:
+        """True once everything settled before the cancel request has been asked for."""
+        return self.cancel_seq > 0 and self._before_cancel == 0
+
+    def unused(self) -> Record | None:
+        """The first record that the code never asked for."""
+        return next((r for r in self._records.values() if not r.used), None)
+
+    def remember_checkpoint(self, seq: int, state: Any) -> None:
+        """A checkpoint was saved in this attempt."""
+        self.checkpoint = Entry(seq, EventType.CHECKPOINT_SAVED, 0, 0, "", {"state": state})
+
+    @property
+    def begun(self) -> bool:
+        """True when some call of the body has a record."""
+        return bool(self._records)
+
+    @property
+    def replaying(self) -> bool:
+        """True while there are settled records that no call has asked for yet."""
+        return self._unasked > 0

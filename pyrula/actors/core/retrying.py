@@ -1,0 +1,28 @@
+"""When a failed step or run is tried again, and after how long. Pure: chance comes in as a number."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyrula.contracts.errors import NonRetryable, NotEncodable, PayloadTooLarge
+from pyrula.contracts.options import Retry
+
+__all__ = ["DURABLE_DELAY", "retry_delay"]
+
+# A longer pause between tries is a durable timer; a shorter one is waited out in place.
+DURABLE_DELAY: Final = 3.0
+_FINAL: Final = (NonRetryable, NotEncodable, PayloadTooLarge)
+
+
+def retry_delay(policy: Retry, error: BaseException, attempts: int, chance: float) -> float | None:
+    """Seconds until the next try after `attempts` failed ones; None when there is none.
+
+    `chance` in [0, 1) spreads the delay by the policy's jitter. Exponential backoff, capped.
+    """
+    if attempts >= policy.max_attempts or isinstance(error, _FINAL):
+        return None
+    if isinstance(error, policy.give_up_on) or not isinstance(error, policy.retry_on):
+        return None
+    # The exponent is bounded: beyond it every policy has reached its maximum.
+    delay = min(policy.maximum, policy.initial * policy.factor ** min(attempts - 1, 64))
+    return max(0.0, delay * (1.0 + policy.jitter * (2.0 * chance - 1.0)))

@@ -1,0 +1,71 @@
+"""Driving a body's coroutine from outside: who runs right now, and how to let go of one that will not end.
+
+The driver stands between the event loop and the body. It hands everything through in both
+directions, notes on a board which run holds the loop (so that a blocked loop can be named),
+and can abandon a body that swallows every cancellation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Coroutine, Generator
+from types import coroutine
+from typing import Any
+
+__all__ = ["Abandoned", "Board", "Guard", "drive"]
+
+
+class Abandoned(BaseException):
+    """The body would not end and was let go; raised by the driver in its place."""
+
+
+class Board:
+    """Who holds the event loop at this moment; read by other threads."""
+
+    __slots__ = ("run", "since")
+
+    def __init__(self) -> None:
+        self.run: str | None = None
+        self.since = 0.0
+
+
+class Guard:
+    """The switch of one driven body."""
+
+    __slots__ = ("abandoned", "board", "run")
+
+    def __init__(self, board: Board, run: str) -> None:
+        self.board = board
+        self.run = run
+        self.abandoned = False
+
+
+@coroutine
+def drive(body: Coroutine[Any, Any, Any], guard: Guard) -> Generator[Any, Any, Any]:
+    """Run a coroutine to its end, as `await` would.
+
+    When `guard.abandoned` is set, the next time the body waits instead of ending it is left
+    where it is and `Abandoned` is raised. Its pending `finally` blocks do not run then.
+    """
+    board, run = guard.board, guard.run
+    value: Any = None
+    error: BaseException | None = None
+    while True:
+        board.since = time.monotonic()
+        board.run = run
+        try:
+            waits_for = body.send(value) if error is None else body.throw(error)
+        except StopIteration as stop:
+            return stop.value
+        finally:
+            board.run = None
+        if guard.abandoned:
+            raise Abandoned
+        try:
+            value = yield waits_for
+            error = None
+        except GeneratorExit:
+            body.close()
+            raise
+        except BaseException as thrown:  # all of it belongs to the body, cancellation too
+            error = thrown

@@ -1,0 +1,141 @@
+"""Writing a run's journal: numbering, joining what is known in one turn into one append, outages.
+
+Entries are numbered the moment they are known and sent in that order. While one append is
+under way, the next gather behind it. A caller that is cancelled while its append is under way
+leaves the batch to whoever comes next, who sends the very same one again: the store answers a
+repeat as it did the first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import anyio
+
+from pyrula.contracts.errors import StoreUnavailable
+from pyrula.contracts.events import entry
+from pyrula.contracts.store import Claim, Ending, Parking, Store
+
+__all__ = ["Outage", "Recorder"]
+
+T = TypeVar("T")
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 2.0
+
+
+class Outage(Protocol):
+    """Told of each failed and each successful call to the store, to log an outage once."""
+
+    def failed(self, error: StoreUnavailable) -> None: ...
+
+    def succeeded(self) -> None: ...
+
+
+class Recorder:
+    """The journal's writing end for one claim. `seq` is the last number given out."""
+
+    __slots__ = ("_batch", "_busy", "_claim", "_consumed", "_now", "_outage", "_queue", "_store", "_written", "seq")
+
+    def __init__(self, store: Store, claim: Claim, now: Callable[[], int], outage: Outage) -> None:
+        self._store = store
+        self._claim = claim
+        self._now = now
+        self._outage = outage
+        self.seq = claim.seq
+        self._written = claim.seq
+        self._queue: list[bytes] = []
+        self._consumed: list[bytes] = []
+        self._batch: tuple[list[bytes], list[bytes]] | None = None
+        self._busy: anyio.Event | None = None
+
+    def add(self, kind: str, key: str, data: dict[str, Any], consumed: bytes | None = None) -> int:
+        """Put an entry behind all others, with the inbox message it takes out; its seq. Does not wait."""
+        self._queue.append(entry(kind, self._now(), self._claim.attempt, key, data))
+        if consumed is not None:
+            self._consumed.append(consumed)
+        self.seq += 1
+        return self.seq
+
+    async def flush(self, seq: int) -> None:
+        """Wait until everything up to `seq` is in the journal. Raises `ClaimLost`."""
+        while self._written < seq:
+            if self._busy is not None:
+                await self._busy.wait()
+                continue
+            busy = self._busy = anyio.Event()
+            try:
+                await self._send()
+            finally:
+                self._busy = None
+                busy.set()
+
+    async def _send(self) -> None:
+        if self._batch is None:
+            self._batch = (self._queue, self._consumed)
+            self._queue, self._consumed = [], []
+        entries, consumed = self._batch
+        try:
+            # The first try without the retry loop around it: this is the hot path.
+            await self._store.append(self._claim, self._written, entries, consumed=consumed)
+        except StoreUnavailable as error:
+            self._outage.failed(error)
+            await self.through_outages(
+                lambda: self._store.append(self._claim, self._written, entries, consumed=consumed), paused=True
+            )
+        self._batch = None
+        self._written += len(entries)
+
+    async def through_outages(self, call: Callable[[], Awaitable[T]], *, paused: bool = False) -> T:
+        """Call the store until it answers, with growing pauses. All its calls may be repeated."""
+        pause = _FIRST_PAUSE
+        while True:
+            if paused:
+                await anyio.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE)
+            try:
+                answer = await call()
+            except StoreUnavailable as error:
+                self._outage.failed(error)
+                paused = True
+            else:
+                self._outage.succeeded()
+                return answer
+
+    async def _rest(self) -> tuple[Sequence[bytes], Sequence[bytes]]:
+        """What has not been sent yet, once nothing is under way and no batch is in doubt."""
+        while self._busy is not None or self._batch is not None:
+            await self.flush(self._written + len(self._batch[0]) if self._batch else self._written)
+            if self._busy is not None:
+                await self._busy.wait()
+        entries, consumed = self._queue, self._consumed
+        self._queue, self._consumed = [], []
+        return entries, consumed
+
+    async def park(self, parking: Parking) -> bool:
+        """Send the rest and park the run; False when it went back to the queue."""
+        entries, consumed = await self._rest()
+        before = self._written
+        stays = await self.through_outages(
+            lambda: self._store.park(self._claim, before, entries, parking, consumed=consumed)
+        )
+        self._written += len(entries)
+        return stays
+
+    async def finish(self, ending: Ending) -> None:
+        """Send the rest and end the run."""
+        entries, consumed = await self._rest()
+        before = self._written
+        await self.through_outages(
+            lambda: self._store.finish(self._claim, before, entries, ending, consumed=consumed)
+        )
+        self._written += len(entries)
+
+    async def requeue(self) -> None:
+        """Send the rest and give the run back to its queue."""
+        entries, consumed = await self._rest()
+        before = self._written
+        if entries:
+            await self.through_outages(lambda: self._store.append(self._claim, before, entries, consumed=consumed))
+            self._written += len(entries)
+        await self.through_outages(lambda: self._store.requeue(self._claim, self._written))

@@ -1,0 +1,218 @@
+"""A step: run a function, record its outcome, try again. One live call each."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import anyio
+import anyio.to_thread
+import orjson
+
+from pyrula.actors.attempt import Attempt, Call
+from pyrula.actors.core.failures import describe, step_failed
+from pyrula.actors.core.journal import Kind, Record
+from pyrula.actors.core.retrying import DURABLE_DELAY, retry_delay
+from pyrula.actors.core.scope import escape
+from pyrula.contracts.errors import (
+    AtMostOnceUnknown,
+    AttemptEnded,
+    ConcurrentStepIdError,
+    InvalidInput,
+    StepFailed,
+    StepTimedOut,
+)
+from pyrula.contracts.events import EventType
+from pyrula.contracts.options import Retry
+from pyrula.contracts.runs import RunStatus
+from pyrula.contracts.store import Parking
+from pyrula.contracts.values import decode_json, normalize, return_annotation
+
+__all__ = ["StepSpec", "run_step"]
+
+_COROUTINE: Final = inspect.CO_COROUTINE
+_DEFAULT_RETRY: Final = Retry()
+# While a failed leg of a gather waits for its next try, this often it looks whether it is the last one awake.
+_LEG_LOOK: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpec:
+    """One `ctx.step` call as the author wrote it."""
+
+    step_id: str
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    retry: Retry | None = None
+    timeout: float | None = None
+    at_most_once: bool = False
+    inline: bool = False
+
+
+async def run_step(attempt: Attempt, spec: StepSpec) -> Any:
+    """Give the recorded outcome, or run the step and record it. Raises `StepFailed`."""
+    scope = attempt.current_scope()
+    step_id = spec.step_id
+    if not isinstance(step_id, str) or not step_id:
+        raise InvalidInput(f"ctx.step needs a non-empty string as its id, not {step_id!r}", "id")
+    if step_id in scope.running:
+        error = ConcurrentStepIdError(
+            f"step id {step_id!r} is already running in this scope; give each step an id of its own, or use ctx.gather"
+        )
+        attempt.poison = attempt.poison or error
+        raise error
+    key = scope.key(escape(step_id))
+    record = attempt.match(key, Kind.STEP)
+    if attempt.served(record):
+        assert record is not None
+        return _replayed(spec, key, record)
+    if not attempt.open():
+        await attempt.admit()
+    call = attempt.begin(key, step_id)
+    scope.running.add(step_id)
+    try:
+        if attempt.loop.scoped:
+            with anyio.CancelScope() as call.scope:
+                return await _live(attempt, spec, call, record)
+            raise await attempt.loop.cancellation()
+        return await _live(attempt, spec, call, record)
+    finally:
+        scope.running.discard(step_id)
+        attempt.end(call)
+
+
+def _replayed(spec: StepSpec, key: str, record: Record) -> Any:
+    outcome = record.outcome
+    assert outcome is not None
+    if outcome.type == EventType.STEP_FAILED:
+        raise step_failed(spec.step_id, key, outcome.data)
+    return decode_json(outcome.data["result"], return_annotation(spec.fn), path=f"step {spec.step_id!r} result")
+
+
+async def _live(attempt: Attempt, spec: StepSpec, call: Call, record: Record | None) -> Any:
+    tries = record.tries if record is not None else 0
+    if record is not None and record.opened is not None:
+        if record.opened.type == EventType.STEP_STARTED:
+            return await _unknown(attempt, spec, call)
+        await _pause(attempt, call, record.opened.data["wake"])
+    if spec.at_most_once:
+        await attempt.recorder.flush(attempt.recorder.add(EventType.STEP_STARTED, call.key, {}))
+    while True:
+        tries += 1
+        try:
+            value = await _invoke(attempt, spec)
+            raw, result = normalize(
+                value, return_annotation(spec.fn), path="result", limit=attempt.settings.payload_limit
+            )
+        except (AttemptEnded, KeyboardInterrupt, GeneratorExit):
+            raise
+        except anyio.get_cancelled_exc_class():
+            if call.interrupted:
+                attempt.loop.calm()
+            raise
+        except BaseException as error:
+            await _failed(attempt, spec, call, error, tries)
+            continue
+        break
+    if call.interrupted:
+        raise await attempt.loop.cancellation()
+    data: dict[str, Any] = {"result": orjson.Fragment(raw), "function": _name(spec.fn)}
+    if tries > 1:
+        data["attempts"] = tries
+    seq = attempt.recorder.add(EventType.STEP_COMPLETED, call.key, data)
+    if attempt.attributes_changed:
+        await attempt.write_attributes()
+    await attempt.recorder.flush(seq)
+    return result
+
+
+async def _unknown(attempt: Attempt, spec: StepSpec, call: Call) -> Any:
+    error = AtMostOnceUnknown(
+        f"at-most-once step {spec.step_id!r} had been started when its worker was lost; whether it took effect is not known"
+    )
+    await _record_failure(attempt, call, error, 1)
+    raise step_failed(spec.step_id, call.key, {"error": describe(error), "attempts": 1})
+
+
+async def _record_failure(attempt: Attempt, call: Call, error: BaseException, tries: int) -> dict[str, Any]:
+    data = {"error": describe(error), "attempts": tries}
+    await attempt.recorder.flush(attempt.recorder.add(EventType.STEP_FAILED, call.key, data))
+    return data
+
+
+async def _failed(attempt: Attempt, spec: StepSpec, call: Call, error: BaseException, tries: int) -> None:
+    """Return when the step is to be tried again now; raise when it has failed, or the run parks until then."""
+    if call.interrupted:
+        raise await attempt.loop.cancellation()
+    policy = spec.retry or _DEFAULT_RETRY
+    # Trying again is what an at-most-once step must not do: its first try may have taken effect.
+    delay = None if spec.at_most_once else retry_delay(policy, error, tries, random.random())
+    if delay is None:
+        data = await _record_failure(attempt, call, error, tries)
+        failure: StepFailed = step_failed(spec.step_id, call.key, data)
+        raise failure from error
+    if delay <= DURABLE_DELAY:
+        await anyio.sleep(delay)
+        return
+    wake = attempt.now() + int(delay * 1e6)
+    data = {"error": describe(error), "attempts": tries, "wake": wake}
+    await attempt.recorder.flush(attempt.recorder.add(EventType.STEP_RETRYING, call.key, data))
+    await _pause(attempt, call, wake)
+
+
+async def _pause(attempt: Attempt, call: Call, wake: int) -> None:
+    """Wait for a step's next try: parked when nothing else is under way, in place while other legs work."""
+    call.retrying = True
+    try:
+        while (left := wake - attempt.now()) > 0:
+            alone = all(other.retrying for other in attempt.calls)
+            if alone and not attempt.cancel.delivered and attempt.slot is None:
+                await attempt.take_slot()
+                await attempt.park(Parking(RunStatus.SLEEPING, "", wake), None, own=call)
+            await anyio.sleep(min(left / 1e6, _LEG_LOOK))
+    finally:
+        call.retrying = False
+
+
+async def _invoke(attempt: Attempt, spec: StepSpec) -> Any:
+    if spec.timeout is None:
+        return await _call(attempt, spec)
+    with anyio.move_on_after(spec.timeout) as scope:
+        return await _call(attempt, spec)
+    if not scope.cancelled_caught:
+        raise RuntimeError("a step's timeout scope ended without a reason")
+    raise StepTimedOut(f"step {spec.step_id!r} took longer than its timeout of {spec.timeout} s")
+
+
+async def _call(attempt: Attempt, spec: StepSpec) -> Any:
+    fn = spec.fn
+    if spec.inline or is_async(fn):
+        value = fn(*spec.args, **spec.kwargs)
+    else:
+        value = await anyio.to_thread.run_sync(
+            functools.partial(fn, *spec.args, **spec.kwargs),
+            abandon_on_cancel=True,
+            limiter=attempt.settings.threads,
+        )
+    return await value if inspect.isawaitable(value) else value
+
+
+def is_async(fn: Callable[..., Any]) -> bool:
+    """True when calling it gives a coroutine; looks through partials, methods and callable objects."""
+    code = getattr(fn, "__code__", None)
+    if code is not None:
+        return bool(code.co_flags & _COROUTINE)
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(type(fn), "__call__", None))
+
+
+def _name(fn: Callable[..., Any]) -> str:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return getattr(fn, "__qualname__", None) or type(fn).__qualname__

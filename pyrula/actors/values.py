@@ -1,0 +1,105 @@
+"""Small recorded values: the time, ids, chance, checkpoints, published values, the output stream."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+from pyrula.actors.attempt import Attempt
+from pyrula.actors.core.journal import Kind
+from pyrula.actors.core.scope import VALUE
+from pyrula.contracts.errors import InvalidInput
+from pyrula.contracts.events import EventType
+from pyrula.contracts.values import encode
+
+__all__ = ["checkpoint", "commit", "new_uuid", "now", "random_number", "set_attributes", "stream"]
+
+
+async def _recorded(attempt: Attempt, kind: str, make: Callable[[], Any]) -> Any:
+    """The value recorded at this place, or a new one, recorded before the body sees it."""
+    key = attempt.current_scope().key(VALUE)
+    record = attempt.match(key, kind)
+    if attempt.served(record):
+        assert record is not None and record.outcome is not None
+        return record.outcome.data["value"]
+    if not attempt.open():
+        await attempt.admit()
+    value = make()
+    await attempt.recorder.flush(attempt.recorder.add(EventType.VALUE_RECORDED, key, {"kind": kind, "value": value}))
+    return value
+
+
+async def now(attempt: Attempt) -> int:
+    """The run's time (microseconds): when this was first asked."""
+    value: int = await _recorded(attempt, Kind.NOW, attempt.now)
+    return value
+
+
+async def new_uuid(attempt: Attempt) -> uuid.UUID:
+    """A random UUID (version 4)."""
+    return uuid.UUID(await _recorded(attempt, Kind.UUID, lambda: str(uuid.uuid4())))
+
+
+async def random_number(attempt: Attempt) -> float:
+    """A float in [0, 1)."""
+    value: float = await _recorded(attempt, Kind.RANDOM, random.random)
+    return value
+
+
+async def checkpoint(attempt: Attempt, state: Any, given: bool) -> Any:
+    """Record a state and give it back; without one, give the last state recorded before this place."""
+    key = attempt.current_scope().key(VALUE)
+    record = attempt.match(key, Kind.CHECKPOINT)
+    if attempt.served(record):
+        assert record is not None and record.outcome is not None
+        return record.outcome.data["state"]
+    if not attempt.open():
+        await attempt.admit()
+    if given:
+        raw = encode(state, path="state", limit=attempt.settings.payload_limit)
+    else:
+        last = attempt.journal.checkpoint
+        raw = orjson.dumps(None if last is None else last.data["state"])
+    decoded = orjson.loads(raw)
+    seq = attempt.recorder.add(EventType.CHECKPOINT_SAVED, key, {"state": orjson.Fragment(raw)})
+    await attempt.recorder.flush(seq)
+    attempt.journal.remember_checkpoint(seq, decoded)
+    return decoded
+
+
+async def stream(attempt: Attempt, chunk: Any) -> None:
+    """Append a chunk to the run's output, once over all attempts: the n-th call writes chunk n."""
+    raw = encode(chunk, path="chunk", limit=attempt.settings.payload_limit)
+    attempt.chunks += 1
+    index = attempt.chunks
+    if not attempt.open():
+        await attempt.admit()
+    await attempt.recorder.through_outages(lambda: attempt.store.write_output(attempt.claim, index, raw))
+
+
+async def commit(attempt: Attempt, name: str, value: Any) -> None:
+    """Publish a named value, and record that it was, so that a replay does not publish it again."""
+    if not isinstance(name, str) or not name:
+        raise InvalidInput(f"ctx.commit needs a non-empty string as its key, not {name!r}", "key")
+    key = attempt.current_scope().key(VALUE)
+    record = attempt.match(key, Kind.COMMIT)
+    if attempt.served(record):
+        return
+    if not attempt.open():
+        await attempt.admit()
+    raw = encode(value, path=f"value of {name!r}", limit=attempt.settings.payload_limit)
+    await attempt.recorder.through_outages(lambda: attempt.store.commit(attempt.claim, name, raw))
+    await attempt.recorder.flush(attempt.recorder.add(EventType.VALUE_COMMITTED, key, {"name": name}))
+
+
+def set_attributes(attempt: Attempt, values: dict[str, Any]) -> None:
+    """Merge search attributes; they are written with the next record, at the latest when the attempt ends."""
+    encode(values, path="attributes", limit=attempt.settings.payload_limit)
+    merged = {**attempt.attributes, **values}
+    if merged != attempt.attributes:
+        attempt.attributes = merged
+        attempt.attributes_changed = True

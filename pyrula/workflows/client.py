@@ -1,0 +1,369 @@
+"""The client: submitting runs, following them, and what is done to them from outside."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import anyio
+import orjson
+
+from pyrula.contracts.errors import (
+    IdempotencyConflict,
+    InvalidInput,
+    RunCancelled,
+    RunEnded,
+    RunFailed,
+    RunTerminated,
+    RunTimedOut,
+    WrongRunState,
+)
+from pyrula.contracts.events import TERMINAL_TYPES, Event, parse, to_micros
+from pyrula.contracts.ids import check_id, check_workflow_name, digest, new_id, run_id_for_key
+from pyrula.contracts.runs import Page, Run, RunStatus
+from pyrula.contracts.store import Message, NewRun, RunRecord, Store
+from pyrula.contracts.values import DEFAULT_LIMIT, InputSpec, decode_json, encode
+from pyrula.workflows.records import run_of
+from pyrula.workflows.registry import Workflow, registry
+
+__all__ = ["WorkflowClient"]
+
+_ENDINGS: dict[RunStatus, type[RunEnded]] = {
+    RunStatus.FAILED: RunFailed,
+    RunStatus.CANCELLED: RunCancelled,
+    RunStatus.TERMINATED: RunTerminated,
+}
+# A lost notification must not leave a caller waiting: this often the run is looked at anyway.
+_LOOK_AGAIN = 5.0
+
+
+class WorkflowClient:
+    """Submits runs to a store and looks after them. Made for one store; has nothing to close."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    # --- submitting ---------------------------------------------------------------------
+
+    async def submit(
+        self,
+        workflow: str | Workflow,
+        input: Mapping[str, Any] | None = None,
+        *,
+        owner: str | None = None,
+        run_id: str | None = None,
+        idempotency_key: str | None = None,
+        delay: float | None = None,
+        start_at: datetime | None = None,
+        priority: int = 0,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> Run:
+        """Queue a run. `input` holds the body's keyword parameters.
+
+        owner: the tenant, for fairness between tenants.
+        run_id, idempotency_key: make a repeat harmless; the existing run is returned then.
+        delay, start_at: seconds from now, or an aware datetime, before which it does not start.
+        priority: a head start of so many minutes in the owner's own queue.
+        attributes: search attributes, a JSON object.
+
+        Raises `InvalidInput` when the workflow is known to this process and the input does not
+        fit it, `IdempotencyConflict` when a run exists under that id or key with another input.
+        """
+        submission = {
+            "workflow": workflow,
+            "input": input,
+            "owner": owner,
+            "run_id": run_id,
+            "idempotency_key": idempotency_key,
+            "delay": delay,
+            "start_at": start_at,
+            "priority": priority,
+            "attributes": attributes,
+        }
+        return (await self.submit_many([submission]))[0]
+
+    async def submit_many(self, submissions: Sequence[Mapping[str, Any]]) -> list[Run]:
+        """Queue many runs in one round trip; each submission is a dict of `submit`'s arguments.
+
+        Every submission is checked before the first is sent.
+        """
+        new = [_new_run(**submission) for submission in submissions]
+        answers = await self.store.submit(new)
+        runs = []
+        for run, answer in zip(new, answers, strict=True):
+            if answer.created:
+                runs.append(run_of(RunRecord(
+                    workflow=run.workflow,
+                    run_id=run.run_id,
+                    status=RunStatus.QUEUED,
+                    owner=run.owner,
+                    priority=run.priority,
+                    submitted_at=answer.submitted_at,
+                    input=run.input,
+                    attributes=run.attributes,
+                )))
+                continue
+            if answer.input_digest != run.input_digest:
+                raise IdempotencyConflict(
+                    f"run {run.run_id!r} of workflow {run.workflow!r} exists with another input; "
+                    "use another run id or idempotency key for this one"
+                )
+            runs.append(await self.get(run.workflow, run.run_id))
+        return runs
+
+    # --- looking ------------------------------------------------------------------------
+
+    async def get(self, name: str, run_id: str) -> Run:
+        """One run, with its input, result and error. Raises `RunNotFound`."""
+        return run_of(await self.store.load(name, run_id))
+
+    async def result(self, name: str, run_id: str, timeout: float | None = None) -> Any:
+        """Wait for a run's end and give its result, decoded by the workflow's annotation where it is known here.
+
+        Raises `RunFailed`, `RunCancelled` or `RunTerminated`, each with the run's `code` and
+        `detail`; `RunTimedOut` when the run did, or when `timeout` seconds have passed.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        async with self.store.wait_end(name, run_id) as ending:
+            while True:
+                run = run_of(await self.store.load(name, run_id))
+                if run.status.ended:
+                    return _result_of(run)
+                left = _LOOK_AGAIN if deadline is None else min(_LOOK_AGAIN, deadline - time.monotonic())
+                if left <= 0:
+                    raise RunTimedOut(name, run_id, f"has not ended within {timeout} s; it is {run.status}", "result_timeout")
+                with anyio.move_on_after(left):
+                    await ending.next()
+
+    async def events(self, name: str, run_id: str, follow: bool = False) -> AsyncIterator[Event]:
+        """The run's journal, oldest first; with `follow`, what comes until the run ends, too. Raises `RunNotFound`."""
+        await self.store.load(name, run_id, ends=False)
+        last = 0
+        while chunk := await self.store.read_journal(name, run_id, after=last):
+            for seq, raw in chunk:
+                yield parse(seq, raw).event()
+            last = chunk[-1][0]
+        if not follow:
+            return
+        async with self.store.tail(name, run_id, after=last) as chunks:
+            ended = False
+            while not ended:
+                record = await self.store.load(name, run_id, ends=False)
+                ended = record.status.ended
+                async for chunk in chunks:
+                    for seq, raw in chunk:
+                        last = seq
+                        event = parse(seq, raw).event()
+                        yield event
+                        ended = event.type in TERMINAL_TYPES
+                    if not chunk or ended:
+                        break
+                    if record.status.ended and last >= record.seq:
+                        break
+
+    async def stream(self, name: str, run_id: str) -> AsyncIterator[Any]:
+        """The run's output chunks (`ctx.stream`), from the first one, live until the run ends. Raises `RunNotFound`."""
+        await self.store.load(name, run_id, ends=False)
+        async with self.store.tail(name, run_id, output=True) as chunks:
+            while True:
+                ended = (await self.store.load(name, run_id, ends=False)).status.ended
+                chunk = await anext(chunks)
+                for _, raw in chunk:
+                    yield orjson.loads(raw)
+                if ended and not chunk:
+                    return
+
+    async def list(
+        self,
+        name: str | None = None,
+        *,
+        status: str | RunStatus | None = None,
+        owner: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        submitted_after: datetime | None = None,
+        submitted_before: datetime | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page:
+        """Runs that match, newest first, without their inputs and results."""
+        listing = await self.store.listing(
+            await self._names(name),
+            **_filters(status, owner, attributes, submitted_after, submitted_before),
+            limit=limit,
+            cursor=cursor,
+        )
+        return Page(tuple(run_of(record) for record in listing.runs), listing.cursor)
+
+    async def count(
+        self,
+        name: str | None = None,
+        *,
+        status: str | RunStatus | None = None,
+        owner: str | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        submitted_after: datetime | None = None,
+        submitted_before: datetime | None = None,
+    ) -> int:
+        """How many runs match."""
+        return await self.store.count(
+            await self._names(name), **_filters(status, owner, attributes, submitted_after, submitted_before)
+        )
+
+    async def _names(self, name: str | None) -> Sequence[str]:
+        return await self.store.workflows() if name is None else [check_workflow_name(name)]
+
+    async def committed(self, name: str, run_id: str) -> dict[str, Any]:
+        """The values a run has published with `ctx.commit`."""
+        return {key: orjson.loads(raw) for key, raw in (await self.store.committed(name, run_id)).items()}
+
+    # --- doing --------------------------------------------------------------------------
+
+    async def signal(
+        self, name: str, run_id: str, signal: str, payload: Any = None, idempotency_key: str | None = None
+    ) -> None:
+        """Send a signal. It is kept until the run waits for it. Raises `RunNotFound`, or `WrongRunState` when it has ended."""
+        check_id(signal, "signal")
+        message_id = new_id() if idempotency_key is None else f"k:{idempotency_key}"
+        await self._deliver(name, run_id, ("signal", message_id, signal, payload), f"signal:{signal}")
+
+    async def resume(self, name: str, run_id: str, answer: Any, key: str | None = None) -> None:
+        """Answer a run's open question. `key` names it; without one, the question that is open now.
+
+        Raises `RunNotFound`, or `WrongRunState` when the run has ended or has no open question.
+        """
+        asked = key or await self._open_question(name, run_id)
+        await self._deliver(name, run_id, ("answer", new_id(), asked, answer), f"interrupt:{asked}")
+
+    async def _open_question(self, name: str, run_id: str) -> str:
+        record = await self.store.load(name, run_id, ends=False)
+        if record.topic.startswith("interrupt:"):
+            return record.topic.removeprefix("interrupt:")
+        opened: dict[str, str] = {}
+        last = 0
+        while chunk := await self.store.read_journal(name, run_id, after=last):
+            for seq, raw in chunk:
+                entry = parse(seq, raw)
+                if entry.type == "interrupt.raised":
+                    opened[entry.key] = entry.data["name"]
+                elif entry.type in ("interrupt.resumed", "interrupt.timed_out"):
+                    opened.pop(entry.key, None)
+                last = seq
+        if record.status.ended or not opened:
+            raise WrongRunState(name, run_id, record.status, "it has no open question to answer")
+        return next(iter(opened.values()))
+
+    async def cancel(self, name: str, run_id: str, reason: str | None = None) -> None:
+        """Ask a run to end after its clean-up. Raises `RunNotFound`, or `WrongRunState` when it has ended."""
+        await self._deliver(name, run_id, ("cancel", new_id(), "", reason), "", control=True)
+
+    async def terminate(self, name: str, run_id: str, reason: str | None = None) -> Run:
+        """End a run at once, without its worker and without clean-up. Raises as `cancel` does."""
+        ttl = getattr(self.store, "completed_ttl", 86400.0)
+        before = await self.store.terminate(name, run_id, encode({"reason": reason}, path="reason"), keep_ms=int(ttl * 1000))
+        run = await self.get(name, run_id)
+        if run.status is not RunStatus.TERMINATED:
+            raise WrongRunState(name, run_id, before, "there is nothing left to terminate")
+        return run
+
+    async def retry(self, name: str, run_id: str) -> Run:
+        """Queue a failed run again: it goes on from what is recorded, and the failure it ended with is made anew.
+
+        Raises `RunNotFound`, or `WrongRunState` when it has not failed.
+        """
+        await self.store.revive(name, run_id, encode({"by": "operator"}, path="data"))
+        return await self.get(name, run_id)
+
+    async def _deliver(
+        self, name: str, run_id: str, mail: tuple[str, str, str, Any], topic: str, *, control: bool = False
+    ) -> None:
+        check_workflow_name(name)
+        raw = encode(list(mail), path="payload", limit=DEFAULT_LIMIT)
+        delivery = await self.store.deliver(name, run_id, Message(mail[1], topic, raw, control))
+        if not delivery.accepted:
+            raise WrongRunState(name, run_id, delivery.status, "it takes no more messages")
+
+
+def _new_run(
+    workflow: str | Workflow,
+    input: Mapping[str, Any] | None = None,
+    *,
+    owner: str | None = None,
+    run_id: str | None = None,
+    idempotency_key: str | None = None,
+    delay: float | None = None,
+    start_at: datetime | None = None,
+    priority: int = 0,
+    attributes: Mapping[str, Any] | None = None,
+) -> NewRun:
+    known = workflow if isinstance(workflow, Workflow) else registry.get(workflow)
+    name = known.name if known is not None else check_workflow_name(str(workflow))
+    raw = known.spec.check(input) if known is not None else _encode_unknown(name, input)
+    if run_id is not None and idempotency_key is not None:
+        raise InvalidInput("give a run_id or an idempotency_key, not both", "run_id")
+    if delay is not None and start_at is not None:
+        raise InvalidInput("give a delay or a start_at, not both", "delay")
+    if start_at is not None and start_at.tzinfo is None:
+        raise InvalidInput(f"start_at needs an aware datetime, not {start_at!r}", "start_at")
+    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > 1_000_000:
+        raise InvalidInput(f"priority={priority!r}: a whole number between -1000000 and 1000000", "priority")
+    if idempotency_key is not None:
+        run_id = run_id_for_key(name, idempotency_key)
+    headers = {"version": known.version} if known is not None and known.version is not None else {}
+    return NewRun(
+        workflow=name,
+        run_id=new_id() if run_id is None else check_id(run_id, "run_id"),
+        input=raw,
+        input_digest=digest(raw),
+        owner="" if owner is None else check_id(owner, "owner"),
+        priority=priority,
+        delay_ms=None if delay is None else int(delay * 1000),
+        start_at=None if start_at is None else to_micros(start_at.astimezone(UTC)),
+        attributes=encode(dict(attributes or {}), path="attributes"),
+        headers=orjson.dumps(headers),
+    )
+
+
+def _encode_unknown(name: str, input: Mapping[str, Any] | None) -> bytes:
+    """The input of a workflow that this process does not know: encoded, not checked."""
+    if input is not None and not isinstance(input, Mapping):
+        raise InvalidInput(f"workflow {name!r}, input: expected a dict, found {type(input).__name__}")
+    return encode(dict(input or {}), path="input", canonical=True)
+
+
+def _filters(
+    status: str | RunStatus | None,
+    owner: str | None,
+    attributes: Mapping[str, Any] | None,
+    after: datetime | None,
+    before: datetime | None,
+) -> dict[str, Any]:
+    try:
+        wanted = None if status is None else RunStatus(status)
+    except ValueError:
+        raise InvalidInput(f"status {status!r} is none of {', '.join(RunStatus)}", "status") from None
+    for when in (after, before):
+        if when is not None and when.tzinfo is None:
+            raise InvalidInput(f"an aware datetime is needed, not {when!r}", "submitted_after")
+    return {
+        "status": wanted,
+        "owner": owner,
+        "attributes": dict(attributes) if attributes else None,
+        "submitted_after": None if after is None else to_micros(after.astimezone(UTC)),
+        "submitted_before": None if before is None else to_micros(before.astimezone(UTC)),
+    }
+
+
+def _result_of(run: Run) -> Any:
+    if run.status is RunStatus.COMPLETED:
+        known = registry.get(run.name)
+        spec: InputSpec | None = known.spec if known is not None else None
+        return run.result if spec is None else decode_json(run.result, spec.result_annotation, path="result")
+    error = run.error or {}
+    code = error.get("code")
+    kind = RunTimedOut if code == "attempt_timed_out" else _ENDINGS[run.status]
+    message = error.get("message") or error.get("reason")
+    text = f"{run.status}: {message}" if message else str(run.status)
+    detail = {k: v for k, v in error.items() if k not in ("bases", "traceback")}
+    raise kind(run.name, run.run_id, text, code, detail)

@@ -1,0 +1,204 @@
+"""The context: what a body types. Each method hands over to the run actor; see `pyrula.actors`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from datetime import UTC, datetime
+from typing import Any, ParamSpec, TypeVar, overload
+from uuid import UUID
+
+from pyrula.actors import gathering, values, waits
+from pyrula.actors.attempt import Attempt
+from pyrula.actors.steps import StepSpec, run_step
+from pyrula.contracts.errors import InvalidInput
+from pyrula.contracts.events import from_micros, to_micros
+from pyrula.contracts.options import Retry
+
+__all__ = ["Context"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_MISSING: Any = object()
+
+
+class _RunLog(logging.LoggerAdapter[logging.Logger]):
+    """Adds the run to each record, and drops records while the body replays what is known."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        claim = attempt.claim
+        super().__init__(
+            logging.getLogger(f"pyrula.workflow.{claim.workflow}"),
+            {"workflow": claim.workflow, "run_id": claim.run_id, "attempt": claim.attempt},
+        )
+        self._attempt = attempt
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the standard library's name
+        return not self._attempt.replaying and super().isEnabledFor(level)
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
+        return msg, kwargs
+
+
+class Context:
+    """What a workflow's body is given: `async def body(ctx, ...)`.
+
+    Everything that is awaited here is recorded in the run's journal, and given back from there
+    when the body is run again after a crash, a deploy or a wait.
+    """
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self.log = _RunLog(attempt)
+
+    # --- facts --------------------------------------------------------------------------
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return self._attempt.claim.run_id
+
+    @property
+    def name(self) -> str:
+        """The workflow's name."""
+        return self._attempt.claim.workflow
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1."""
+        return self._attempt.claim.attempt
+
+    @property
+    def owner(self) -> str | None:
+        """The tenant the run belongs to."""
+        return self._attempt.claim.owner or None
+
+    @property
+    def is_replaying(self) -> bool:
+        """True while recorded outcomes are left that the body has not come to."""
+        return self._attempt.replaying
+
+    # --- steps --------------------------------------------------------------------------
+
+    @overload
+    def step(
+        self,
+        id: str,
+        fn: Callable[..., Coroutine[Any, Any, T]],
+        /,
+        *args: Any,
+        retry: Retry | None = None,
+        timeout: float | None = None,
+        at_most_once: bool = False,
+        inline: bool = False,
+        **kwargs: Any,
+    ) -> Coroutine[Any, Any, T]: ...
+
+    @overload
+    def step(
+        self,
+        id: str,
+        fn: Callable[..., T],
+        /,
+        *args: Any,
+        retry: Retry | None = None,
+        timeout: float | None = None,
+        at_most_once: bool = False,
+        inline: bool = False,
+        **kwargs: Any,
+    ) -> Coroutine[Any, Any, T]: ...
+
+    def step(
+        self,
+        id: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        retry: Retry | None = None,
+        timeout: float | None = None,
+        at_most_once: bool = False,
+        inline: bool = False,
+        **kwargs: Any,
+    ) -> Coroutine[Any, Any, Any]:
+        """Run `fn` and record its outcome under `id`; a later attempt gets the outcome without running it.
+
+        An async function runs in place, a plain one in a worker thread, or in place too with
+        `inline=True`. What comes back has been through the codec, decoded by `fn`'s return
+        annotation, live as on replay.
+
+        retry: the policy for failures; by default three tries. A delay of more than 3 s is a
+            durable timer.
+        timeout: seconds one try may take (a thread cannot be stopped; its result is dropped).
+        at_most_once: record the intent first, and never run it a second time: after a crash in
+            between, `StepFailed` with `AtMostOnceUnknown` inside.
+
+        Raises `StepFailed` when it failed for good, `ConcurrentStepIdError` when the id is
+        running already in this scope.
+        """
+        return run_step(self._attempt, StepSpec(id, fn, args, kwargs, retry, timeout, at_most_once, inline))
+
+    async def gather(
+        self, *aws: Awaitable[Any], max_concurrency: int | None = None, return_exceptions: bool = False
+    ) -> list[Any]:
+        """Run awaitables concurrently; results in argument order.
+
+        The first error cancels the rest and is raised, or with `return_exceptions` errors are
+        results. A leg may not sleep or wait: `SuspendInGatherLeg`.
+        """
+        return await gathering.gather(
+            self._attempt, aws, max_concurrency=max_concurrency, return_exceptions=return_exceptions
+        )
+
+    # --- waiting ------------------------------------------------------------------------
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep; the run holds no worker meanwhile and survives any restart."""
+        await waits.sleep_until(self._attempt, None, seconds)
+
+    async def sleep_until(self, when: datetime) -> None:
+        """Sleep until an aware datetime; one that is past returns at once."""
+        if not isinstance(when, datetime) or when.tzinfo is None:
+            raise InvalidInput(f"sleep_until needs an aware datetime, not {when!r}", "when")
+        await waits.sleep_until(self._attempt, to_micros(when.astimezone(UTC)))
+
+    async def wait_for_signal(self, name: str, timeout: float | None = None) -> Any:
+        """The next payload signalled under `name`, in order of arrival. Raises `SignalTimeout`."""
+        return await waits.wait_for_signal(self._attempt, name, timeout)
+
+    async def interrupt(self, question: Any, *, key: str | None = None, timeout: float | None = None) -> Any:
+        """Park the run with a question for a person; gives what `client.resume` answers. Raises `SignalTimeout`."""
+        return await waits.interrupt(self._attempt, question, key, timeout)
+
+    # --- recorded values ----------------------------------------------------------------
+
+    async def now(self) -> datetime:
+        """The time, aware UTC, the same on every replay."""
+        return from_micros(await values.now(self._attempt))
+
+    async def uuid(self) -> UUID:
+        """A random UUID, the same on every replay."""
+        return await values.new_uuid(self._attempt)
+
+    async def random(self) -> float:
+        """A float in [0, 1), the same on every replay."""
+        return await values.random_number(self._attempt)
+
+    async def checkpoint(self, state: Any = _MISSING) -> Any:
+        """Record a state and get it back; without one, get the last state recorded before (None if none)."""
+        given = state is not _MISSING
+        return await values.checkpoint(self._attempt, state if given else None, given)
+
+    # --- what others see ----------------------------------------------------------------
+
+    async def stream(self, chunk: Any) -> None:
+        """Append a chunk to the run's output, which clients may follow live."""
+        await values.stream(self._attempt, chunk)
+
+    async def commit(self, key: str, value: Any) -> None:
+        """Publish a named value of the run, visible at once."""
+        await values.commit(self._attempt, key, value)
+
+    def set_attributes(self, **attributes: Any) -> None:
+        """Set search attributes of the run, visible in listings from the next record on."""
+        values.set_attributes(self._attempt, attributes)

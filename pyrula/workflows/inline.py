@@ -1,0 +1,46 @@
+"""Running one run in the calling process, for tests and scripts that do not suspend."""
+
+from __future__ import annotations
+
+from pyrula.actors.attempt import Attempt, Settings
+from pyrula.actors.supervision import OutageLog
+from pyrula.contracts.errors import ConfigurationError, StoreUnavailable
+from pyrula.contracts.events import Event
+from pyrula.contracts.store import Store
+from pyrula.workflows.client import WorkflowClient
+from pyrula.workflows.registry import registry
+from pyrula.workflows.worker import body_of
+
+__all__ = ["InlineWorkflowRunner"]
+
+_LEASE_MS = 30_000
+
+
+class InlineWorkflowRunner:
+    """Advances runs one at a time, with no background loops: a sleep stays asleep, nothing polls."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.client = WorkflowClient(store)
+
+    async def run(self, name: str, run_id: str) -> list[Event]:
+        """Advance a queued run until it suspends or ends; its journal so far.
+
+        A run that is not queued is left as it is. Raises `RunNotFound`, and
+        `ConfigurationError` for a workflow that this process has not imported.
+        """
+        item = registry.get(name)
+        if item is None:
+            raise ConfigurationError(f"workflow {name!r} is not registered; import the module that defines it")
+        await self.store.load(name, run_id, ends=False)
+        claim = await self.store.claim_run(name, run_id, worker="inline", lease_ms=_LEASE_MS)
+        if claim is not None:
+            await Attempt(self.store, claim, body_of(item), settings=Settings(), outage=_Plain()).run()
+        return [event async for event in self.client.events(name, run_id)]
+
+
+class _Plain(OutageLog):
+    """Without a worker's loops nobody waits for the store: an outage is the caller's error."""
+
+    def failed(self, error: StoreUnavailable) -> None:
+        raise error

@@ -1,0 +1,362 @@
+"""The worker: the composition root. Loops that claim, wake and recover runs, and the attempts they start."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, Final
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+
+from pyrula.actors.attempt import Attempt, Body, Ended, Settings
+from pyrula.actors.bridge import current_loop
+from pyrula.actors.capacity import Capacity
+from pyrula.actors.drive import Board
+from pyrula.actors.leases import LeaseThread
+from pyrula.actors.supervision import OutageLog, supervise
+from pyrula.contracts.errors import ClaimLost, InvalidInput, Shutdown
+from pyrula.contracts.ids import new_id
+from pyrula.contracts.options import WorkerOptions
+from pyrula.contracts.store import Bell, BellKind, Claim, Lease, LeaseKeeper, Store, Timers
+from pyrula.workflows.client import WorkflowClient
+from pyrula.workflows.context import Context
+from pyrula.workflows.registry import Workflow, registry
+
+__all__ = ["WorkflowWorker", "body_of"]
+
+log = logging.getLogger("pyrula.worker")
+_TICK: Final = 0.25
+_SLOWEST_POLL: Final = 2.0
+_CLAIM_BATCH: Final = 16
+_SWEEP_LIMIT: Final = 100
+_NEVER: Final = 1 << 62
+# A due time learned from the server may lie a little ahead of the estimate of its clock.
+_EARLY: Final = 0.001
+
+
+def body_of(item: Workflow) -> Body:
+    """A workflow as the run actor takes it."""
+
+    def start(attempt: Attempt, given: Mapping[str, Any]) -> Any:
+        return item.fn(Context(attempt), **item.spec.decode(given))
+
+    async def refused(error: InvalidInput) -> Any:
+        raise error
+
+    def guarded(attempt: Attempt, given: Mapping[str, Any]) -> Any:
+        try:
+            return start(attempt, given)
+        except InvalidInput as error:
+            return refused(error)
+
+    return Body(item.name, guarded, item.retry, item.timeout)
+
+
+class _Doorbell:
+    """An event that can be rung again and again; ringing it twice before anyone looks counts once."""
+
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+
+    def ring(self) -> None:
+        self._event.set()
+
+    async def wait(self, seconds: float) -> bool:
+        """True when it was rung, False after the time."""
+        with anyio.move_on_after(seconds):
+            await self._event.wait()
+        rung = self._event.is_set()
+        if rung:
+            self._event = anyio.Event()
+        return rung
+
+
+class WorkflowWorker:
+    """Executes runs. `run()` blocks until `stop()`, under asyncio or trio.
+
+    store: where the runs are.
+    workflows: what to serve; by default everything registered when the worker is made.
+    options: see `WorkerOptions`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        workflows: Iterable[Workflow | str] | None = None,
+        options: WorkerOptions | None = None,
+    ) -> None:
+        self.store = store
+        self.options = options or WorkerOptions()
+        self.client = WorkflowClient(store)
+        self.ready = anyio.Event()
+        self.worker_id = f"{socket.gethostname()}:{os.getpid()}:{new_id()[-6:]}"
+        self._workflows = registry.select(workflows)
+        self._bodies = {name: body_of(item) for name, item in self._workflows.items()}
+        self._attempts: dict[str, Attempt] = {}
+        self._outage = OutageLog()
+        self._board = Board()
+        self._capacity = Capacity(self.options.max_concurrent_runs)
+        self._doorbells: dict[str, _Doorbell] = {}
+        self._timer_bell: _Doorbell | None = None
+        self._stop_requested = False
+        self._stopping: anyio.Event | None = None
+        self._loop_thread: int | None = None
+        self._idle: anyio.Event | None = None
+        self._over: list[Attempt] = []
+
+    # --- start and stop -----------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Stop claiming, let runs in flight finish, then return from `run`. Safe from anywhere, more than once."""
+        self._stop_requested = True
+        if self._stopping is not None and threading.get_ident() == self._loop_thread:
+            self._stopping.set()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Serve until `stop()`. Raises `RuntimeError` when it runs already."""
+        if self._stopping is not None:
+            raise RuntimeError("this worker is running already")
+        self._stopping = anyio.Event()
+        self._loop_thread = threading.get_ident()
+        self._doorbells = {name: _Doorbell() for name in self._workflows}
+        self._timer_bell = _Doorbell()
+        settings = Settings(
+            cancel_timeout=self.options.cancel_timeout,
+            completed_ttl=getattr(self.store, "completed_ttl", 86400.0),
+            threads=anyio.CapacityLimiter(min(32, (os.cpu_count() or 1) + 4)),
+        )
+        leases = self._lease_thread()
+        try:
+            async with anyio.create_task_group() as group:
+                leases.start()
+                async with anyio.create_task_group() as loops:
+                    group.start_soon(self._tick, leases)
+                    await loops.start(self._bell_loop)
+                    self._start_loops(loops, group, settings)
+                    self.ready.set()
+                    task_status.started()
+                    await self._stopping.wait()
+                    loops.cancel_scope.cancel()
+                await self._drain()
+                group.cancel_scope.cancel()
+        finally:
+            await self._close(leases)
+
+    def _start_loops(self, loops: TaskGroup, group: TaskGroup, settings: Settings) -> None:
+        for name in self._workflows:
+            loops.start_soon(supervise, f"claim loop of {name}", partial(self._claim_loop, name, group, settings), self._outage)
+        loops.start_soon(supervise, "orphan recovery", self._orphan_loop, self._outage)
+        if isinstance(self.store, Timers):
+            loops.start_soon(supervise, "timer loop", self._timer_loop, self._outage)
+
+    async def _drain(self) -> None:
+        """Let runs finish, then send them back to the queue, then let go of those that will not end."""
+        for patience, act in (
+            (self.options.shutdown_grace, None),
+            (self.options.cancel_timeout, lambda a: a.stop(Shutdown("the worker stops"))),
+            (self.options.cancel_timeout, Attempt.abandon),
+        ):
+            if act is not None:
+                for attempt in list(self._attempts.values()):
+                    act(attempt)
+            with anyio.move_on_after(patience):
+                while self._attempts:
+                    self._idle = anyio.Event()
+                    await self._idle.wait()
+            if not self._attempts:
+                return
+
+    async def _close(self, leases: LeaseThread) -> None:
+        leases.stop()
+        with anyio.CancelScope(shield=True):
+            if self._attempts:  # the host cancelled `run` itself: give the runs back quickly
+                log.warning("the worker was cancelled with %d runs in flight", len(self._attempts))
+            await anyio.to_thread.run_sync(leases.join, abandon_on_cancel=False)
+        self._stopping = None
+        self._stop_requested = False
+        self.ready = anyio.Event()
+
+    def _lease_thread(self) -> LeaseThread:
+        lock_ttl = getattr(self.store, "lock_ttl", 30.0)
+        if not isinstance(self.store, LeaseKeeper):
+            raise TypeError(f"{self.store!r} cannot renew leases from a thread (heartbeat_sync)")
+        renew = partial(self.store.heartbeat_sync, lease_ms=int(lock_ttl * 1000))
+        return LeaseThread(
+            renew,
+            self._leases,
+            self._board,
+            lock_ttl=lock_ttl,
+            warn_after=self.options.loop_stall_warning,
+            give_up_after=self.options.loop_stall_limit,
+        )
+
+    def _leases(self) -> list[Lease]:
+        """What is held now; read from the lease thread, so the copy is made in one step."""
+        return [Lease(a.claim.workflow, a.claim.run_id, a.claim.epoch) for a in tuple(self._attempts.values())]
+
+    # --- loops --------------------------------------------------------------------------
+
+    async def _tick(self, leases: LeaseThread) -> None:
+        """Show that the loop is alive, hear a stop from elsewhere, end what lost its lease, look for strays."""
+        assert self._stopping is not None
+        while True:
+            leases.beat()
+            if self._stop_requested:
+                self._stopping.set()
+            while leases.lost:
+                lease = leases.lost.popleft()
+                attempt = self._attempts.get(lease.run_id)
+                if attempt is not None and attempt.claim.epoch == lease.epoch:
+                    attempt.stop(ClaimLost(f"the lease of run {lease.run_id!r} is lost"))
+            self._sweep_strays()
+            await anyio.sleep(_TICK)
+
+    def _sweep_strays(self) -> None:
+        """Cancel tasks that bodies left behind when their attempts ended."""
+        from pyrula.actors.attempt import call_scope
+
+        over, self._over = self._over, []
+        if not over:
+            return
+        for task in current_loop().strays(call_scope, over):
+            log.warning("a task of an ended attempt was left behind and is cancelled: %r", task)
+            task.cancel()
+
+    async def _bell_loop(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        started = False
+
+        async def listen() -> None:
+            nonlocal started
+            async with self.store.bells(list(self._workflows)) as listener:
+                self._outage.succeeded()
+                if started:
+                    self._ring_all()
+                else:
+                    started = True
+                    task_status.started()
+                while True:
+                    await self._heard(await listener.next())
+
+        await supervise("bell loop", listen, self._outage)
+
+    def _ring_all(self) -> None:
+        for doorbell in self._doorbells.values():
+            doorbell.ring()
+        if self._timer_bell is not None:
+            self._timer_bell.ring()
+        for attempt in self._attempts.values():
+            attempt.mail_stale = True
+
+    async def _heard(self, bell: Bell) -> None:
+        if bell.kind == BellKind.QUEUED:
+            self._doorbells[bell.workflow].ring()
+        elif bell.kind == BellKind.TIMER and self._timer_bell is not None:
+            self._timer_bell.ring()
+        elif bell.kind == BellKind.LOOK:
+            self._ring_all()
+        attempt = self._attempts.get(bell.run_id)
+        if attempt is None:
+            return
+        if bell.kind == BellKind.ENDED:
+            attempt.stop(ClaimLost(f"run {bell.run_id!r} was ended from outside"))
+        elif bell.kind == BellKind.INBOX:
+            attempt.receive(await self.store.inbox(attempt.claim))
+
+    async def _claim_loop(self, name: str, group: TaskGroup, settings: Settings) -> None:
+        """Claim while there is work and room; else wait for a bell, or for the poll that slows down."""
+        doorbell = self._doorbells[name]
+        poll = self.options.claim_poll_interval
+        lease_ms = int(getattr(self.store, "lock_ttl", 30.0) * 1000)
+        while True:
+            places = await self._capacity.take(_CLAIM_BATCH)
+            claims: tuple[Claim, ...] = ()
+            try:
+                batch = await self.store.claim(name, worker=self.worker_id, limit=places, lease_ms=lease_ms)
+                claims = tuple(batch.claims)
+            finally:
+                self._capacity.give_back(places - len(claims))
+            self._outage.succeeded()
+            for claim in claims:
+                self._start(claim, group, settings)
+            if batch.more or len(claims) == places:
+                poll = self.options.claim_poll_interval
+                continue
+            if await doorbell.wait(poll) or claims:
+                poll = self.options.claim_poll_interval
+            else:
+                poll = min(poll * 2, max(_SLOWEST_POLL, self.options.claim_poll_interval))
+
+    def _start(self, claim: Claim, group: TaskGroup, settings: Settings) -> None:
+        try:
+            attempt = Attempt(
+                self.store,
+                claim,
+                self._bodies[claim.workflow],
+                settings=settings,
+                outage=self._outage,
+                board=self._board,
+            )
+        except Exception:
+            # A journal that cannot be read is set aside by the sweep's budget; the loop goes on.
+            log.exception("run %s: its journal cannot be read; its claim is left to run out", claim.run_id)
+            self._capacity.give_back(1)
+            return
+        self._attempts[claim.run_id] = attempt
+        group.start_soon(self._attempt, attempt)
+
+    async def _attempt(self, attempt: Attempt) -> None:
+        run_id = attempt.claim.run_id
+        started = time.monotonic()
+        try:
+            ended = await attempt.run()
+            self._report(attempt, ended, time.monotonic() - started)
+        except Exception:
+            log.exception("run %s: the attempt failed in the engine; its claim is left to run out", run_id)
+        finally:
+            if self._attempts.get(run_id) is attempt:
+                del self._attempts[run_id]
+            self._over.append(attempt)
+            self._capacity.give_back(1)
+            if self._idle is not None:
+                self._idle.set()
+
+    def _report(self, attempt: Attempt, ended: Ended, seconds: float) -> None:
+        claim = attempt.claim
+        if ended.how in ("failed", "set aside", "lost", "retrying"):
+            log.warning("run %s of %s %s: %s", claim.run_id, claim.workflow, ended.how, ended.error)
+        else:
+            log.debug("run %s of %s %s after %.3f s", claim.run_id, claim.workflow, ended.how, seconds)
+
+    async def _timer_loop(self) -> None:
+        store = self.store
+        assert isinstance(store, Timers) and self._timer_bell is not None
+        while True:
+            nearest = _NEVER
+            for name in self._workflows:
+                due = await store.next_due(name)
+                if due is not None and due <= await store.now():
+                    await store.wake(name, limit=self.options.timer_max_batch)
+                    self._doorbells[name].ring()
+                    due = await store.next_due(name)
+                nearest = min(nearest, _NEVER if due is None else due)
+            self._outage.succeeded()
+            wait = self.options.timer_poll_interval_s
+            if nearest != _NEVER:
+                wait = min(wait, max(_EARLY, (nearest - await store.now()) / 1e6))
+            await self._timer_bell.wait(wait)
+
+    async def _orphan_loop(self) -> None:
+        keep_ms = int(getattr(self.store, "completed_ttl", 86400.0) * 1000)
+        while True:
+            for name in self._workflows:
+                while await self.store.sweep(
+                    name, limit=_SWEEP_LIMIT, requeue_budget=self.options.requeue_budget, keep_ms=keep_ms
+                ):
+                    self._doorbells[name].ring()
+            await anyio.sleep(self.options.orphan_scan_interval)
