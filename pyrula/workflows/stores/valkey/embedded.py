@@ -13,6 +13,8 @@ What a process can count on:
   brings a server back to it. What is then left of the last second is the fsync policy's business.
 * On Linux a server never outlives its keeper. Elsewhere it may, until the next user joins: that one stops
   it and starts a new one.
+* A service manager that signals all processes of a service at once stops the server beside its users;
+  let it signal the main one first (systemd: `KillMode=mixed`).
 * A child made by a plain `fork` is not a user and may not use its parent's `EmbeddedServer`; it joins by
   itself. A program that a user starts is none either.
 """
@@ -148,23 +150,22 @@ class EmbeddedServer:
     def _enter(self, timeout: float, *, joining: bool) -> bool:
         deadline = time.monotonic() + timeout
         door = FileLock(self._directory.door)
-        if not door.acquire(shared=False, timeout=timeout):
-            raise self._unavailable(f"has been starting or stopping for {timeout:g} s")
-        try:
-            # A keeper has this lock for itself only when it stops the server, and then it has the door too.
-            if joining and not self._users.acquire(shared=True, timeout=timeout):
-                raise self._unavailable("is held by a keeper that does not go on")
-            self._socket_path = self._directory.address()
-            started = self._find_or_start(deadline)
-            if not started:
-                self._compare_config()
-        finally:
-            door.release()
-        self._await_loaded(deadline)
-        return started
+        while True:
+            if not door.acquire(shared=False, timeout=deadline - time.monotonic()):
+                raise self._unavailable(f"has been starting or stopping for {timeout:g} s")
+            try:
+                # A keeper has this lock for itself only when it stops the server, and then it has the door too.
+                if joining and not (self._users.held or self._users.acquire(shared=True, timeout=timeout)):
+                    raise self._unavailable("is held by a keeper that does not go on")
+                self._socket_path = self._directory.address()
+                started = self._find_or_start(door, deadline)
+            finally:
+                door.release()
+            if started or self._await_loaded(deadline):
+                return started
 
-    def _find_or_start(self, deadline: float) -> bool:
-        """Return when a server accepts connections; `True` when this call started it. The door is locked."""
+    def _find_or_start(self, door: FileLock, deadline: float) -> bool:
+        """Return when a server answers; `True` when this call started it. The door is locked by the caller."""
         asked_to_stop = False
         while True:
             keeper, server = FileLock(self._directory.keeper), FileLock(self._directory.server)
@@ -174,7 +175,7 @@ class EmbeddedServer:
                         return False
                     # A keeper without a server: just starting it for somebody who was killed, or just ending.
                 elif server.acquire(shared=False, timeout=0):
-                    self._start(keeper, server, deadline)
+                    self._start(keeper, server, door, deadline)
                     return True
                 elif not asked_to_stop:
                     # A server without its keeper: nobody would stop it. It ends by itself on Linux.
@@ -192,12 +193,14 @@ class EmbeddedServer:
     def _find(self) -> bool:
         try:
             facts = ask(str(self._socket_path), "INFO server")
+            policy = ask(str(self._socket_path), "CONFIG GET appendfsync")
         except OSError:
             return False
         self._pid = int(dict(line.partition(":")[::2] for line in facts.splitlines())["process_id"])
+        self._compare_config(policy.splitlines()[-1])
         return True
 
-    def _start(self, keeper: FileLock, server: FileLock, deadline: float) -> None:
+    def _start(self, keeper: FileLock, server: FileLock, door: FileLock, deadline: float) -> None:
         data = self._directory
         program, python = find_program(), python_for_keeper()
         data.write_config(self._config)
@@ -221,42 +224,44 @@ class EmbeddedServer:
             )
             try:
                 status_of_keeper.close()
-                self._await_answer(status.fileno(), log_start, deadline)
+                self._await_ready(status.fileno(), log_start, door, deadline)
             finally:
                 process.wait()  # it has already handed on to the keeper
 
-    def _await_answer(self, status: int, log_start: int, deadline: float) -> None:
-        """Wait until the server accepts connections; the keeper writes its pid, and hangs up when it ended."""
-        poll = select.poll()
-        poll.register(status, select.POLLIN)
-        reported = b""
-        while not reported or presence(str(self._socket_path)) is Presence.ABSENT:
-            if poll.poll(_POLL_SECONDS * 1000):
-                chunk = os.read(status, 64)
-                if not chunk:
-                    raise self._unavailable(f"did not start: {self._directory.log_tail(log_start)}")
-                reported += chunk
-            if time.monotonic() >= deadline:
-                raise self._unavailable(f"does not get ready: {self._directory.log_tail(log_start)}")
-        self._pid = int(reported)
-
-    def _await_loaded(self, deadline: float) -> None:
-        told = False
-        while (found := presence(str(self._socket_path))) is not Presence.READY:
+    def _await_ready(self, status: int, log_start: int, door: FileLock, deadline: float) -> None:
+        """Wait until the new server serves, or its keeper has ended and so closed the `status` pipe."""
+        ended = select.poll()
+        ended.register(status, select.POLLIN)
+        loading = False
+        while (found := presence(str(self._socket_path))) is not Presence.READY or not self._find():
+            if ended.poll(_POLL_SECONDS * 1000):
+                raise self._unavailable(f"did not start: {self._directory.log_tail(log_start)}")
             if found is Presence.LOADING:
-                if not told:
-                    _log.info("the embedded server in %s loads its data", self.directory)
-                told = True
-            elif told or time.monotonic() >= deadline:
-                raise self._unavailable("ended while it loaded its data")
-            time.sleep(_POLL_SECONDS)
+                loading = self._tell_loading(loading)
+                door.release()  # others may join, and wait as this one does
+            elif not loading and time.monotonic() >= deadline:
+                raise self._unavailable(f"does not get ready: {self._directory.log_tail(log_start)}")
 
-    def _compare_config(self) -> None:
+    def _await_loaded(self, deadline: float) -> bool:
+        """Wait until a server that answered serves; `False` when it has ended instead."""
+        loading = False
+        while (found := presence(str(self._socket_path))) is not Presence.READY:
+            if found is Presence.ABSENT:
+                return False
+            if found is Presence.LOADING:
+                loading = self._tell_loading(loading)
+            elif not loading and time.monotonic() >= deadline:
+                raise self._unavailable("does not answer")
+            time.sleep(_POLL_SECONDS)
+        return True
+
+    def _tell_loading(self, told: bool) -> bool:
+        if not told:
+            _log.info("the embedded server in %s loads its data", self.directory)
+        return True
+
+    def _compare_config(self, policy: str) -> None:
         asked, started_with = _options(self._config), _options(self._directory.running_config())
-        try:
-            policy = ask(str(self._socket_path), "CONFIG GET appendfsync").splitlines()[-1]
-        except OSError as error:
-            raise self._unavailable(f"does not answer: {error}") from error
         if _STRENGTH[asked["appendfsync"]] > _STRENGTH.get(policy, 0):
             raise ConfigurationError(
                 f"the embedded server in {self.directory} runs with fsync={policy}, which is weaker than "
@@ -286,4 +291,4 @@ class EmbeddedServer:
 
 
 def _options(config: str) -> dict[str, str]:
-    return dict(line.split(" ", 1) for line in config.splitlines())
+    return dict(line.partition(" ")[::2] for line in config.splitlines())

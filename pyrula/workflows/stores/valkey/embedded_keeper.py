@@ -147,11 +147,10 @@ def _keep(arguments: list[str]) -> None:
     for inherited in (keeper_fd, server_fd, status_fd):
         os.set_inheritable(int(inherited), False)
     server = _start_server(binary, config, int(server_fd))
-    os.write(int(status_fd), b"%d\n" % server)
     keeper = _Keeper(server, linger=float(linger), door=door, users=users)
     keeper.keep()
     keeper.clean(socket=socket, alias=alias)
-    # The locks go with the process, all at once and last.
+    # The locks, and the status pipe whose end the starter sees, go with the process: all at once and last.
 
 
 if __name__ == "__main__":

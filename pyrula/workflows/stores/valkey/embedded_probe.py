@@ -20,6 +20,7 @@ class Presence(enum.Enum):
     """What answers at an address."""
 
     ABSENT = "absent"
+    SILENT = "silent"
     LOADING = "loading"
     READY = "ready"
 
@@ -55,6 +56,8 @@ def presence(address: Address, *, timeout: float = 1.0) -> Presence:
     """Tell whether a server answers at `address`; one that wants a password first counts as ready."""
     try:
         reply = ask(address, "PING", timeout=timeout)
+    except (TimeoutError, BlockingIOError):  # the latter: too many wait to be accepted
+        return Presence.SILENT
     except OSError:
         return Presence.ABSENT
     return Presence.LOADING if reply.startswith("-LOADING") else Presence.READY
