@@ -70,3 +70,18 @@ F.claim = function(keys, args)
   reply[2] = left and 1 or 0
   return reply
 end
+
+-- claim_run: give one given run to a worker, if it is runnable. ARGV: worker, worker as JSON text, lease ms, id
+-- Reply: as of `claim`, with one claim or none
+F.claim_run = function(keys, args)
+  local p, id = keys[1], args[4]
+  local at, at_number = now()
+  local f = redis.call('HMGET', p .. 'run:' .. id, 'st', 'own', 'wake')
+  if f[1] ~= 'queued' or f[3] and f[3] ~= '' then
+    return { at, 0 }
+  end
+  local owner = f[2] or ''
+  dequeue(p, owner, id)
+  local lease_until = int(math.floor(at_number / 1000) + tonumber(args[3]))
+  return { at, 0, guarded(p, id, take, owner, args[1], args[2], lease_until, at) }
+end
