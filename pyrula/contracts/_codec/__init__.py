@@ -1,0 +1,1 @@
+"""The value codec behind `pyrula.contracts.values`: writing, reading, annotations, inputs; import from there."""
