@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -418,6 +419,10 @@ class Attempt:
                     return self._ended_by(self._stop_reason or self.over)
                 if self.scope.cancel_called:
                     return lambda: self._failed(self._timed_out())
+                if anyio.current_effective_deadline() == -math.inf:
+                    # The worker itself is being cancelled, and this task with it.
+                    self._stop_reason = Shutdown("the worker was cancelled")
+                    return self._ended_by(self._stop_reason)
                 if not self.cancel.delivered:
                     return lambda: self._failed(RuntimeError("the body raised a cancellation that nobody asked for"))
                 return self._cancelled
@@ -461,11 +466,12 @@ class Attempt:
     async def _conclude(self, outcome: Callable[[], Awaitable[Ended]]) -> Ended:
         """Write how the attempt ended, within the outages of the store and the patience of the worker."""
         if self._stop_reason is None:
-            with anyio.CancelScope() as self.scope:
+            # Shielded: once decided, the end is written, unless `stop` says that time is up.
+            with anyio.CancelScope(shield=True) as self.scope:
                 return await outcome()
         else:
             self._over(self._stop_reason)
-            with anyio.move_on_after(self.settings.cancel_timeout):
+            with anyio.move_on_after(self.settings.cancel_timeout, shield=True):
                 return await outcome()
         raise self._stop_reason or Shutdown()
 

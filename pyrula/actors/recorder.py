@@ -35,7 +35,19 @@ class Outage(Protocol):
 class Recorder:
     """The journal's writing end for one claim. `seq` is the last number given out."""
 
-    __slots__ = ("_batch", "_busy", "_claim", "_consumed", "_now", "_outage", "_queue", "_store", "_written", "seq")
+    __slots__ = (
+        "_batch",
+        "_claim",
+        "_consumed",
+        "_now",
+        "_outage",
+        "_queue",
+        "_sending",
+        "_store",
+        "_waiters",
+        "_written",
+        "seq",
+    )
 
     def __init__(self, store: Store, claim: Claim, now: Callable[[], int], outage: Outage) -> None:
         self._store = store
@@ -47,7 +59,8 @@ class Recorder:
         self._queue: list[bytes] = []
         self._consumed: list[bytes] = []
         self._batch: tuple[list[bytes], list[bytes]] | None = None
-        self._busy: anyio.Event | None = None
+        self._sending = False
+        self._waiters: anyio.Event | None = None
 
     def add(self, kind: str, key: str, data: dict[str, Any], consumed: bytes | None = None) -> int:
         """Put an entry behind all others, with the inbox message it takes out; its seq. Does not wait."""
@@ -60,15 +73,23 @@ class Recorder:
     async def flush(self, seq: int) -> None:
         """Wait until everything up to `seq` is in the journal. Raises `ClaimLost`."""
         while self._written < seq:
-            if self._busy is not None:
-                await self._busy.wait()
+            if self._sending:
+                await self._sent()
                 continue
-            busy = self._busy = anyio.Event()
+            self._sending = True
             try:
                 await self._send()
             finally:
-                self._busy = None
-                busy.set()
+                self._sending = False
+                if self._waiters is not None:
+                    self._waiters.set()
+                    self._waiters = None
+
+    async def _sent(self) -> None:
+        """Wait for the append that is under way. The event is made only when somebody waits."""
+        if self._waiters is None:
+            self._waiters = anyio.Event()
+        await self._waiters.wait()
 
     async def _send(self) -> None:
         if self._batch is None:
@@ -104,10 +125,12 @@ class Recorder:
 
     async def _rest(self) -> tuple[Sequence[bytes], Sequence[bytes]]:
         """What has not been sent yet, once nothing is under way and no batch is in doubt."""
-        while self._busy is not None or self._batch is not None:
-            await self.flush(self._written + len(self._batch[0]) if self._batch else self._written)
-            if self._busy is not None:
-                await self._busy.wait()
+        while self._sending or self._batch is not None:
+            if self._sending:
+                await self._sent()
+            else:
+                assert self._batch is not None
+                await self.flush(self._written + len(self._batch[0]))
         entries, consumed = self._queue, self._consumed
         self._queue, self._consumed = [], []
         return entries, consumed

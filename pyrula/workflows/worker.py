@@ -141,7 +141,11 @@ class WorkflowWorker:
                     self._start_loops(loops, group, settings)
                     self.ready.set()
                     task_status.started()
-                    await self._stopping.wait()
+                    try:
+                        await self._stopping.wait()
+                    except BaseException:  # the host cancels `run`: no grace, but no run is lost either
+                        self._stop_attempts()
+                        raise
                     loops.cancel_scope.cancel()
                 await self._drain()
                 group.cancel_scope.cancel()
@@ -159,12 +163,11 @@ class WorkflowWorker:
         """Let runs finish, then send them back to the queue, then let go of those that will not end."""
         for patience, act in (
             (self.options.shutdown_grace, None),
-            (self.options.cancel_timeout, lambda a: a.stop(Shutdown("the worker stops"))),
-            (self.options.cancel_timeout, Attempt.abandon),
+            (self.options.cancel_timeout, self._stop_attempts),
+            (self.options.cancel_timeout, self._abandon_attempts),
         ):
             if act is not None:
-                for attempt in list(self._attempts.values()):
-                    act(attempt)
+                act()
             with anyio.move_on_after(patience):
                 while self._attempts:
                     self._idle = anyio.Event()
@@ -172,11 +175,17 @@ class WorkflowWorker:
             if not self._attempts:
                 return
 
+    def _stop_attempts(self) -> None:
+        for attempt in list(self._attempts.values()):
+            attempt.stop(Shutdown("the worker stops"))
+
+    def _abandon_attempts(self) -> None:
+        for attempt in list(self._attempts.values()):
+            attempt.abandon()
+
     async def _close(self, leases: LeaseThread) -> None:
         leases.stop()
         with anyio.CancelScope(shield=True):
-            if self._attempts:  # the host cancelled `run` itself: give the runs back quickly
-                log.warning("the worker was cancelled with %d runs in flight", len(self._attempts))
             await anyio.to_thread.run_sync(leases.join, abandon_on_cancel=False)
         self._stopping = None
         self._stop_requested = False

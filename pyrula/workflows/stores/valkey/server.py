@@ -185,8 +185,10 @@ class Server:
 
     async def function(self, name: str, prefix: bytes, *args: Arg) -> Any:
         """One function call; loads the library and calls again when the server does not have it."""
-        data = pack_command(("FCALL", self._names[name], 1, prefix, *args))
+        data = pack_command((b"FCALL", self._names[name], b"1", prefix, *args))
         try:
+            if self._pool is not None and self._directory is None:  # the hot path, without a turn through _ask
+                return await self._pool.here().call_packed(data)
             return await self._ask(data, 1, True)
         except ReplyError as error:
             if not is_missing(error):
