@@ -30,6 +30,8 @@ _PARTS = (
     "scenes",
     "submitting",
     "timing",
+    "walk",
+    "walking",
 )
 # So that a failed assert shows its values; it must be said before the parts are imported.
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))

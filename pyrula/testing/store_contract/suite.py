@@ -14,6 +14,7 @@ from pyrula.testing.store_contract.publishing import Publishing
 from pyrula.testing.store_contract.reading import Reading
 from pyrula.testing.store_contract.submitting import Submitting
 from pyrula.testing.store_contract.timing import Timing
+from pyrula.testing.store_contract.walking import Walking
 
 __all__ = ["StoreContract"]
 
@@ -28,6 +29,7 @@ class StoreContract(
     Outside,
     Leases,
     Timing,
+    Walking,
     Publishing,
     Reading,
     Following,
