@@ -57,15 +57,18 @@ local function write(p, id, seq, raw)
   redis.call('XADD', p .. 'log:' .. id, int(seq) .. '-0', 'e', raw)
 end
 
--- Put a run into its owner's queue at its own place. Each service counts two. A tenant that comes
--- back starts at the least service anyone has had, plus one: behind whoever has waited for the next
--- turn, before anyone gets two. So it neither banks what it did not use nor jumps the queue, and one
--- that always comes back with a single run takes turns with the others.
+-- The last turn that has been given out; the tenant whose turn comes first is served next.
+local function last_turn(p)
+  return tonumber(redis.call('ZRANGE', p .. 'tenants', -1, -1, 'WITHSCORES')[2] or 0)
+end
+
+-- Put a run into its owner's queue at its own place. A tenant whose queue was empty gets the turn
+-- after all others, as does one that was served: it neither banks what it did not use nor jumps the
+-- queue, and has waited for no more than one run of each of the others when it is served.
 local function enqueue(p, owner, id, score)
   redis.call('ZADD', p .. 'queue:' .. owner, score, id)
   if not redis.call('ZSCORE', p .. 'tenants', owner) then
-    local least = redis.call('ZRANGE', p .. 'tenants', 0, 0, 'WITHSCORES')[2]
-    redis.call('ZADD', p .. 'tenants', least and int(tonumber(least) + 1) or 0, owner)
+    redis.call('ZADD', p .. 'tenants', int(last_turn(p) + 1), owner)
   end
 end
 

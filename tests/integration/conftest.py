@@ -15,8 +15,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture(params=[2, 3], ids=["resp2", "resp3"])
 def shard(request: pytest.FixtureRequest, valkey_server: PrivateServer, namespace: str) -> Iterator[Shard]:
-    """A shard of its own on the shared server, driven through the function library by either protocol."""
-    client = valkey_server.client(protocol=request.param)
+    """A shard on the shared server, driven through the function library by either protocol.
+
+    It has a database to itself, so that looking at all keys looks at its own only.
+    """
+    client = valkey_server.client(protocol=request.param, db=9)
     load_library(client)
     yield Shard(client, namespace)
+    client.flushdb()
     client.close()

@@ -1,7 +1,7 @@
 """One shard of a real server, driven through the function library by a plain blocking client.
 
 `Shard` names each function's arguments and decodes its reply, no more; `snapshot` shows all that the
-server keeps under a namespace, for tests that say "nothing changed". No engine code is used here.
+server keeps in its database, for tests that say "nothing changed". No engine code is used here.
 """
 
 from __future__ import annotations
@@ -243,9 +243,9 @@ class Shard:
         assert self.client.zadd(f"{self.prefix}claims", {run_id: 1}, xx=True, ch=True) == 1
 
     def snapshot(self) -> dict[str, Any]:
-        """Every key of the namespace with its type, expiry and value."""
+        """Every key of the database with its type, expiry and value."""
         kept: dict[str, Any] = {}
-        for key in self.client.scan_iter(f"{self.namespace}:*", count=1000):
+        for key in self.client.scan_iter(count=1000):
             kind = self.client.type(key).decode()
             kept[key.decode()] = (kind, self.client.pttl(key), _value(self.client, key, kind))
         return kept
