@@ -355,11 +355,15 @@ class TurnLink(Link):
         """Give the callers that were woken together a turn, then send what they have queued."""
         self._flushing = True
         try:
-            await cancel_shielded_checkpoint()
+            for _ in range(2):  # the loop may run the woken in any order, this caller first among them
+                expected = self._expected
+                await cancel_shielded_checkpoint()
+                if self._expected < expected:
+                    break
+            else:
+                self._expected = 0  # the others went elsewhere
         finally:
             self._flushing = False
-            if len(self._out) <= 1:
-                self._expected = 0  # the others went elsewhere
             if self._rest is None:
                 self._flush()
 

@@ -6,6 +6,7 @@ and giving up are decided here; bytes and turns are the link's. Nothing here kno
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -97,6 +98,7 @@ class Wire(Owner):
         self.max_pending = max_pending
         self.client_name = client_name
         self._link: Link | None = None
+        self._token: weakref.ref[Any] | None = None  # of the loop that the link lives in
         self._waiting: deque[Slot | Batch] = deque()
         self._dialling: anyio.Lock | None = None
         self._room: anyio.Event | None = None
@@ -151,14 +153,19 @@ class Wire(Owner):
             retry = False
 
     async def aclose(self) -> None:
-        """Close the connection. Calls that wait fail, and so do later ones."""
-        self.close()
+        """Close the connection, from any loop. Calls that wait fail, and so do later ones."""
+        token = self._token() if self._token is not None else None
+        if token is None or token is current_token().native_token or not run_soon(token, self.close):
+            self.close()
 
     def close(self) -> None:
-        """The same, for where nothing can be awaited; only in the wire's own loop."""
+        """The same, at once; only in the wire's own loop."""
         self._closed = True
         if self._link is not None:
             self._link.fail(Breakage(f"the connection to {self.address.label} was closed"))
+
+    def _closed_error(self) -> StoreUnavailable:
+        return StoreUnavailable(f"the connection to {self.address.label} was closed")
 
     # --- replies ------------------------------------------------------------------------
 
@@ -191,7 +198,7 @@ class Wire(Owner):
         """A link with room for one more call."""
         while True:
             if self._closed:
-                raise StoreUnavailable(f"the connection to {self.address.label} was closed")
+                raise self._closed_error()
             link = self._link
             if link is None:
                 link = await self._connect()
@@ -214,6 +221,8 @@ class Wire(Owner):
         pause = _BACKOFF_FIRST
         async with self._dialling:
             while self._link is None:
+                if self._closed:
+                    raise self._closed_error()
                 left = deadline - anyio.current_time()
                 if left <= 0:
                     raise StoreUnavailable(f"no connection to Valkey at {self.address.label} in time")
@@ -228,7 +237,11 @@ class Wire(Owner):
                     pause = min(pause * 2, _BACKOFF_CAP)
                 else:
                     self._was_connected = True
-                    self._link = open_link(dialled, self)
+                    if self._closed:
+                        dialled.sock.close()
+                    else:
+                        self._token = weakref.ref(current_token().native_token)
+                        self._link = open_link(dialled, self)
             return self._link
 
     # --- time ---------------------------------------------------------------------------
@@ -296,7 +309,5 @@ class WirePool:
 
     async def aclose(self) -> None:
         """Close every loop's wire. A later call opens a new one."""
-        here = current_token().native_token
-        for token, wire in self._wires.take_all():
-            if token is here or not run_soon(token, wire.close):
-                wire.close()
+        for _, wire in self._wires.take_all():
+            await wire.aclose()
