@@ -30,7 +30,6 @@ from pyrula.contracts.errors import (
     AttemptEnded,
     AttemptTimedOut,
     ClaimLost,
-    EventOutOfOrder,
     Park,
     PyrulaError,
     ReplayRefused,
@@ -93,6 +92,7 @@ class Call:
     scope: anyio.CancelScope | None = None
     interrupted: bool = False
     retrying: bool = False
+    settled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class Attempt:
         self.guard = Guard(board or Board(), claim.run_id)
         self.root = OwnedScope(self)
         self.mail: list[Mail] = [parse_mail(raw) for raw in claim.inbox]
-        self.mail_seen = len(self.mail)
+        self.taken: set[str] = set()
         self.mail_stale = False
         self.calls: set[Call] = set()
         self.cancel = _Cancel(pending=self.journal.cancel_seq > 0)
@@ -265,10 +265,8 @@ class Attempt:
 
     def receive(self, raw: Sequence[bytes]) -> None:
         """Take in the whole inbox as it is now. A cancel request takes effect at once."""
-        known = {mail.message_id for mail in self.mail}
-        fresh = [mail for mail in map(parse_mail, raw) if mail.message_id not in known]
-        self.mail.extend(fresh)
-        self.mail_seen += len(fresh)
+        known = {mail.message_id for mail in self.mail} | self.taken
+        self.mail.extend(mail for mail in map(parse_mail, raw) if mail.message_id not in known)
         self.take_control()
 
     def take_control(self) -> None:
@@ -279,15 +277,17 @@ class Attempt:
                 self.recorder.add(EventType.RUN_CANCEL_REQUESTED, "", {"reason": mail.payload, "repeat": True}, mail.raw)
                 continue
             self.cancel.reason = mail.payload
-            self.journal.cancel_seq = self.recorder.add(
-                EventType.RUN_CANCEL_REQUESTED, "", {"reason": mail.payload}, mail.raw
+            self.journal.request_cancel(
+                self.recorder.add(EventType.RUN_CANCEL_REQUESTED, "", {"reason": mail.payload}, mail.raw)
             )
             if self.closing or self.over is not None:
                 self.cancel.pending = True
                 continue
-            self.cancel.pending = not self.calls
-            self.cancel.delivered = bool(self.calls)
-            for call in self.calls:
+            # A call whose outcome is numbered already stands before the request, and ends as it would have.
+            under_way = [call for call in self.calls if not call.settled]
+            self.cancel.pending = not under_way
+            self.cancel.delivered = bool(under_way)
+            for call in under_way:
                 call.interrupted = True
                 if call.scope is not None:
                     call.scope.cancel()
@@ -297,6 +297,7 @@ class Attempt:
     def consume(self, mail: Mail) -> None:
         """A message is about to leave the inbox with the next append."""
         self.mail.remove(mail)
+        self.taken.add(mail.message_id)
 
     def stop(self, reason: AttemptEnded) -> None:
         """End the attempt from outside: its claim is lost, or the worker shuts down."""
@@ -331,9 +332,8 @@ class Attempt:
         """Park the run: the slot is held. Waits for calls under way, then never returns but raises `Park`."""
         if self.poison is not None:
             raise self.poison
-        others = self.calls - {own} if own else self.calls
         self.closing = True
-        if others:
+        if self._working(own):
             if opener is not None:
                 await self.recorder.flush(self.recorder.add(*opener))
             await self._drained(own)
@@ -344,21 +344,24 @@ class Attempt:
             self.free_slot()
             await self.admit()
         await self.write_attributes()
-        parking = Parking(parking.status, parking.topic, parking.wake_at, self.mail_seen)
-        await self.recorder.park(parking)
+        await self.recorder.park(parking, len(self.mail))
         raise self._over(Park(f"run {self.claim.run_id!r} is parked"))
 
     async def _drained(self, own: Call | None) -> None:
         """Wait for the calls under way; those still running at the attempt's timeout are cut off."""
         limit = self.body.timeout
         with anyio.move_on_after(None if limit is None else max(0.0, limit - (time.monotonic() - self._anchor))):
-            while self.calls - ({own} if own else set()):
+            while self._working(own):
                 self._idle = anyio.Event()
                 await self._idle.wait()
             return
-        for call in self.calls - ({own} if own else set()):
+        for call in self._working(own):
             log.warning("run %s: call %r was still running at the attempt's timeout; it is cut off and runs again",
                         self.claim.run_id, call.label)
+
+    def _working(self, own: Call | None) -> list[Call]:
+        """Calls under way that will have an outcome by themselves; one that waits for its next try will not."""
+        return [call for call in self.calls if call is not own and not call.retrying]
 
     def _over(self, reason: AttemptEnded) -> AttemptEnded:
         self.over = reason
@@ -383,7 +386,7 @@ class Attempt:
         try:
             outcome = await self._drive()
             return await self._conclude(outcome)
-        except (ClaimLost, EventOutOfOrder) as lost:
+        except ClaimLost as lost:
             self._over(ClaimLost(str(lost)))
             return Ended("lost", lost)
         except Shutdown as stopped:
@@ -407,7 +410,7 @@ class Attempt:
                     return self._cancelled  # asked for before anything was recorded: the body does not start
                 body = self.body.start(self, self.journal.input)
                 result = await drive(body, self.guard)
-            except (Park, ClaimLost, EventOutOfOrder) as ended:
+            except (Park, ClaimLost) as ended:
                 return self._ended_by(ended)
             except AttemptEnded as ended:
                 return self._ended_by(self._stop_reason or self.over or ended)
@@ -454,7 +457,7 @@ class Attempt:
         async def end() -> Ended:
             if isinstance(reason, Park):
                 return Ended("parked")
-            if isinstance(reason, (ClaimLost, EventOutOfOrder)):
+            if isinstance(reason, ClaimLost):
                 self._over(ClaimLost(str(reason)))
                 return Ended("lost", reason)
             self._over(reason if isinstance(reason, AttemptEnded) else Shutdown())
@@ -524,7 +527,7 @@ class Attempt:
             self.recorder.add(EventType.RUN_RETRIED, "", {"error": described, "by": "policy", "wake": wake})
             await self.write_attributes()
             self._over(Park())
-            await self.recorder.park(Parking(RunStatus.SLEEPING, "", wake, self.mail_seen))
+            await self.recorder.park(Parking(RunStatus.SLEEPING, "", wake), len(self.mail))
             return Ended("retrying", error)
         await self._finish(EventType.RUN_FAILED, RunStatus.FAILED, {"error": described})
         return Ended("failed", error)

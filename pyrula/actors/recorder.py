@@ -8,18 +8,21 @@ repeat as it did the first time.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import anyio
 
-from pyrula.contracts.errors import StoreUnavailable
+from pyrula.contracts.errors import ClaimLost, StoreError, StoreUnavailable
 from pyrula.contracts.events import entry
 from pyrula.contracts.store import Claim, Ending, Parking, Store
 
 __all__ = ["Outage", "Recorder"]
 
 T = TypeVar("T")
+log = logging.getLogger("pyrula.run")
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 2.0
 
@@ -104,6 +107,8 @@ class Recorder:
             await self.through_outages(
                 lambda: self._store.append(self._claim, self._written, entries, consumed=consumed), paused=True
             )
+        except StoreError as error:
+            raise self._refused(error) from error
         self._batch = None
         self._written += len(entries)
 
@@ -119,9 +124,16 @@ class Recorder:
             except StoreUnavailable as error:
                 self._outage.failed(error)
                 paused = True
+            except StoreError as error:
+                raise self._refused(error) from error
             else:
                 self._outage.succeeded()
                 return answer
+
+    def _refused(self, error: StoreError) -> ClaimLost:
+        """The store refuses what the engine writes: the attempt ends, and the run goes on from its journal."""
+        log.error("run %s: the store refused an append, the attempt is given up: %s", self._claim.run_id, error)
+        return ClaimLost(str(error))
 
     async def _rest(self) -> tuple[Sequence[bytes], Sequence[bytes]]:
         """What has not been sent yet, once nothing is under way and no batch is in doubt."""
@@ -135,10 +147,14 @@ class Recorder:
         self._queue, self._consumed = [], []
         return entries, consumed
 
-    async def park(self, parking: Parking) -> bool:
-        """Send the rest and park the run; False when it went back to the queue."""
+    async def park(self, parking: Parking, mail: int) -> bool:
+        """Send the rest and park the run; False when it went back to the queue.
+
+        `mail` is the number of messages that are known and stay in the inbox.
+        """
         entries, consumed = await self._rest()
         before = self._written
+        parking = replace(parking, inbox_seen=mail + len(consumed))
         stays = await self.through_outages(
             lambda: self._store.park(self._claim, before, entries, parking, consumed=consumed)
         )

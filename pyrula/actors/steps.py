@@ -125,6 +125,7 @@ async def _live(attempt: Attempt, spec: StepSpec, call: Call, record: Record | N
     if tries > 1:
         data["attempts"] = tries
     seq = attempt.recorder.add(EventType.STEP_COMPLETED, call.key, data)
+    call.settled = True
     if attempt.attributes_changed:
         await attempt.write_attributes()
     await attempt.recorder.flush(seq)
@@ -141,7 +142,9 @@ async def _unknown(attempt: Attempt, spec: StepSpec, call: Call) -> Any:
 
 async def _record_failure(attempt: Attempt, call: Call, error: BaseException, tries: int) -> dict[str, Any]:
     data = {"error": describe(error), "attempts": tries}
-    await attempt.recorder.flush(attempt.recorder.add(EventType.STEP_FAILED, call.key, data))
+    seq = attempt.recorder.add(EventType.STEP_FAILED, call.key, data)
+    call.settled = True
+    await attempt.recorder.flush(seq)
     return data
 
 
@@ -175,6 +178,8 @@ async def _pause(attempt: Attempt, call: Call, wake: int) -> None:
                 await attempt.take_slot()
                 await attempt.park(Parking(RunStatus.SLEEPING, "", wake), None, own=call)
             await anyio.sleep(min(left / 1e6, _LEG_LOOK))
+        if not attempt.open():
+            await attempt.admit()
     finally:
         call.retrying = False
 

@@ -233,13 +233,16 @@ class WorkflowClient:
 
         Raises `RunNotFound`, or `WrongRunState` when the run has ended or has no open question.
         """
-        asked = key or await self._open_question(name, run_id)
-        await self._deliver(name, run_id, ("answer", new_id(), asked, answer), f"interrupt:{asked}")
+        found = await self._open_question(name, run_id, key)
+        if found is None and key is None:
+            status = (await self.store.load(name, run_id, ends=False)).status
+            raise WrongRunState(name, run_id, status, "it has no open question to answer")
+        # The first answer to a question counts: the message's id is the question's own.
+        asked, message_id = found or (key or "", new_id())
+        await self._deliver(name, run_id, ("answer", message_id, asked, answer), f"interrupt:{asked}")
 
-    async def _open_question(self, name: str, run_id: str) -> str:
-        record = await self.store.load(name, run_id, ends=False)
-        if record.topic.startswith("interrupt:"):
-            return record.topic.removeprefix("interrupt:")
+    async def _open_question(self, name: str, run_id: str, key: str | None) -> tuple[str, str] | None:
+        """The name of the open question (the one under `key`, if given) and the id its answer carries."""
         opened: dict[str, str] = {}
         last = 0
         while chunk := await self.store.read_journal(name, run_id, after=last):
@@ -250,9 +253,7 @@ class WorkflowClient:
                 elif entry.type in ("interrupt.resumed", "interrupt.timed_out"):
                     opened.pop(entry.key, None)
                 last = seq
-        if record.status.ended or not opened:
-            raise WrongRunState(name, run_id, record.status, "it has no open question to answer")
-        return next(iter(opened.values()))
+        return next(((asked, f"answer:{at}") for at, asked in opened.items() if key in (None, asked)), None)
 
     async def cancel(self, name: str, run_id: str, reason: str | None = None) -> None:
         """Ask a run to end after its clean-up. Raises `RunNotFound`, or `WrongRunState` when it has ended."""

@@ -187,6 +187,11 @@ class Journal:
         """The first record that the code never asked for."""
         return next((r for r in self._records.values() if not r.used), None)
 
+    def request_cancel(self, seq: int) -> None:
+        """A cancel request was recorded: what is settled so far still stands before it."""
+        self.cancel_seq = seq
+        self._before_cancel = sum(1 for r in self._records.values() if not r.used and self._settled_before_cancel(r))
+
     def remember_checkpoint(self, seq: int, state: Any) -> None:
         """A checkpoint was saved in this attempt."""
         self.checkpoint = Entry(seq, EventType.CHECKPOINT_SAVED, 0, 0, "", {"state": state})
