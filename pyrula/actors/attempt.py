@@ -383,8 +383,17 @@ class Attempt:
     async def run(self) -> Ended:
         """Run the body until the attempt ends, and write how. Never raises but `KeyboardInterrupt`."""
         token = call_scope.set(self.root)
+        concluding = False
         try:
-            outcome = await self._drive()
+            with anyio.CancelScope() as self.scope:
+                outcome = await self._drive(self.scope)
+                self.scope.deadline = math.inf
+                if self._stop_reason is None and not self.scope.cancel_called:
+                    # Shielded: once decided, the end is written, unless `stop` says that time is up.
+                    concluding = self.scope.shield = True
+                    return await outcome()
+            if concluding:
+                raise self._stop_reason or Shutdown()
             return await self._conclude(outcome)
         except ClaimLost as lost:
             self._over(ClaimLost(str(lost)))
@@ -394,51 +403,48 @@ class Attempt:
         finally:
             call_scope.reset(token)
 
-    async def _drive(self) -> Callable[[], Awaitable[Ended]]:
+    async def _drive(self, scope: anyio.CancelScope) -> Callable[[], Awaitable[Ended]]:
         """Run the body; gives what is to be done about how it came back."""
         cancelled = anyio.get_cancelled_exc_class()
         limit = self.body.timeout
-        with anyio.CancelScope() as self.scope:
-            if limit is not None:
-                self.scope.deadline = anyio.current_time() + limit
-            if self._stop_reason is not None:
-                self.scope.cancel()
-            try:
-                self.take_control()
-                if self.cancel.pending and not self.journal.begun:
-                    self.cancel.delivered = True
-                    return self._cancelled  # asked for before anything was recorded: the body does not start
-                body = self.body.start(self, self.journal.input)
-                result = await drive(body, self.guard)
-            except (Park, ClaimLost) as ended:
-                return self._ended_by(ended)
-            except AttemptEnded as ended:
-                return self._ended_by(self._stop_reason or self.over or ended)
-            except Abandoned:
-                log.error("run %s: its body would not end and was abandoned", self.claim.run_id)
-                return self._ended_by(self._stop_reason or self.over or Shutdown())
-            except cancelled:
-                if self._stop_reason is not None or self.over is not None:
-                    return self._ended_by(self._stop_reason or self.over)
-                if self.scope.cancel_called:
-                    return lambda: self._failed(self._timed_out())
-                if anyio.current_effective_deadline() == -math.inf:
-                    # The worker itself is being cancelled, and this task with it.
-                    self._stop_reason = Shutdown("the worker was cancelled")
-                    return self._ended_by(self._stop_reason)
-                if not self.cancel.delivered:
-                    return lambda: self._failed(RuntimeError("the body raised a cancellation that nobody asked for"))
-                return self._cancelled
-            except KeyboardInterrupt:
-                raise
-            except BaseExceptionGroup as group:
-                return self._group(group)
-            except BaseException as error:  # SystemExit of a body ends its run, not the worker
-                failure = error
-                return lambda: self._failed(failure)
-            return lambda: self._returned(result)
-        # The scope has swallowed the cancellation that came from here.
-        return self._ended_by(self._stop_reason or self.over or Shutdown())
+        if self._stop_reason is not None:
+            return self._ended_by(self._stop_reason)
+        if limit is not None:
+            scope.deadline = anyio.current_time() + limit
+        try:
+            self.take_control()
+            if self.cancel.pending and not self.journal.begun:
+                self.cancel.delivered = True
+                return self._cancelled  # asked for before anything was recorded: the body does not start
+            body = self.body.start(self, self.journal.input)
+            result = await drive(body, self.guard)
+        except (Park, ClaimLost) as ended:
+            return self._ended_by(ended)
+        except AttemptEnded as ended:
+            return self._ended_by(self._stop_reason or self.over or ended)
+        except Abandoned:
+            log.error("run %s: its body would not end and was abandoned", self.claim.run_id)
+            return self._ended_by(self._stop_reason or self.over or Shutdown())
+        except cancelled:
+            if self._stop_reason is not None or self.over is not None:
+                return self._ended_by(self._stop_reason or self.over)
+            if scope.cancel_called:
+                return lambda: self._failed(self._timed_out())
+            if anyio.current_effective_deadline() == -math.inf:
+                # The worker itself is being cancelled, and this task with it.
+                self._stop_reason = Shutdown("the worker was cancelled")
+                return self._ended_by(self._stop_reason)
+            if not self.cancel.delivered:
+                return lambda: self._failed(RuntimeError("the body raised a cancellation that nobody asked for"))
+            return self._cancelled
+        except KeyboardInterrupt:
+            raise
+        except BaseExceptionGroup as group:
+            return self._group(group)
+        except BaseException as error:  # SystemExit of a body ends its run, not the worker
+            failure = error
+            return lambda: self._failed(failure)
+        return lambda: self._returned(result)
 
     def _group(self, group: BaseExceptionGroup[BaseException]) -> Callable[[], Awaitable[Ended]]:
         """A task group's errors: what ends the attempt counts first, then errors, then cancellations."""
@@ -467,9 +473,8 @@ class Attempt:
         return end
 
     async def _conclude(self, outcome: Callable[[], Awaitable[Ended]]) -> Ended:
-        """Write how the attempt ended, within the outages of the store and the patience of the worker."""
+        """Write the end of an attempt that was stopped or timed out: its own scope is used up."""
         if self._stop_reason is None:
-            # Shielded: once decided, the end is written, unless `stop` says that time is up.
             with anyio.CancelScope(shield=True) as self.scope:
                 return await outcome()
         else:
@@ -482,6 +487,8 @@ class Attempt:
         return AttemptTimedOut(f"the body ran longer than its timeout of {self.body.timeout} s in one attempt")
 
     async def _returned(self, result: Any) -> Ended:
+        if self.over is not None:  # the body kept what ended its attempt, and returned all the same
+            return await self._ended_by(self.over)()
         if self.fatal is not None:
             return await self._set_aside(self.fatal)
         if self.cancel.delivered:
@@ -511,6 +518,8 @@ class Attempt:
         return None
 
     async def _failed(self, error: BaseException) -> Ended:
+        if self.over is not None:
+            return await self._ended_by(self.over)()
         if isinstance(error, ReplayRefused) or self.fatal is not None:
             return await self._set_aside(self.fatal or error)
         if self.cancel.delivered:

@@ -89,7 +89,7 @@ class ValkeyStore:
         self._hot: dict[str, HotShards] = {}
         self._due: dict[str, DueTimes] = {}
         self._clock = ServerClock()
-        self._held: set[tuple[bytes, str]] = set()
+        self._held: dict[tuple[str, str], bytes] = {}  # what this process has claimed, and the prefixes
         self._unsure: set[bytes] = set()
 
     def __repr__(self) -> str:
@@ -189,7 +189,8 @@ class ValkeyStore:
             if answer[1]:
                 hot.add(shard)
             claims.extend(replies.claim(workflow, now, item) for item in answer[2:])
-        self._held.update((self._prefix(c), c.run_id) for c in claims)
+        for claim in claims:
+            self._held[claim.workflow, claim.run_id] = self._keys.prefix(claim.workflow, claim.run_id)
         return ClaimBatch(claims, bool(hot))
 
     async def claim_run(self, workflow: str, run_id: str, *, worker: str, lease_ms: int) -> Claim | None:
@@ -202,17 +203,21 @@ class ValkeyStore:
         self._clock.update(int(now), time.monotonic())
         if not found:
             return None
-        self._held.add((prefix, run_id))
+        self._held[workflow, run_id] = prefix
         return replies.claim(workflow, int(now), found[0])
 
     async def _disown(self, worker: str, prefixes: Sequence[bytes]) -> None:
         for prefix in self._unsure.intersection(prefixes):
-            known = [run_id for p, run_id in self._held if p == prefix]
+            known = [run_id for (_, run_id), held in self._held.items() if held == prefix]
             await self._server.function("disown", prefix, worker, *known)
             self._unsure.discard(prefix)
 
     def _prefix(self, claim: Claim) -> bytes:
-        return self._keys.prefix(claim.workflow, claim.run_id)
+        held = self._held.get((claim.workflow, claim.run_id))
+        return self._keys.prefix(claim.workflow, claim.run_id) if held is None else held
+
+    def _let_go(self, claim: Claim) -> None:
+        self._held.pop((claim.workflow, claim.run_id), None)
 
     async def append(self, claim: Claim, seq: int, entries: Sequence[bytes], *, consumed: Sequence[bytes] = ()) -> None:
         """Append entries after `seq`."""
@@ -246,10 +251,9 @@ class ValkeyStore:
         consumed: Sequence[bytes],
         more: tuple[str | int | bytes, ...],
     ) -> bytes:
-        prefix = self._keys.prefix(claim.workflow, claim.run_id)
         answer = await self._server.function(
             "append",
-            prefix,
+            self._prefix(claim),
             mode,
             claim.run_id,
             claim.epoch * replies.SPAN + seq,
@@ -260,14 +264,14 @@ class ValkeyStore:
             *more,
         )
         if answer == b"LOST":
-            self._held.discard((prefix, claim.run_id))
+            self._let_go(claim)
             raise ClaimLost(f"run {claim.run_id!r} is no longer held under epoch {claim.epoch}")
         if answer == b"GAP":
             raise EventOutOfOrder(
                 f"the journal of run {claim.run_id!r} does not end at {seq}: the server lost acknowledged writes"
             )
         if more:
-            self._held.discard((prefix, claim.run_id))
+            self._let_go(claim)
         return cast(bytes, answer)
 
     async def inbox(self, claim: Claim) -> Sequence[bytes]:
