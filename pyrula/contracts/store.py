@@ -213,13 +213,18 @@ class BellKind:
 
 @dataclass(frozen=True, slots=True)
 class Bell:
-    """A notification. `run_id` for INBOX and ENDED; `due` (microseconds) for TIMER. LOOK means that some were lost."""
+    """A notification. `run_id` for INBOX and ENDED; `due` (microseconds) for TIMER. LOOK means that some were lost.
+
+    An ENDED bell of `wait_end` may bring the terminal entry along as `seq` and `entry`.
+    """
 
     kind: str
     workflow: str = ""
     shard: int = 0
     run_id: str = ""
     due: int = 0
+    seq: int = 0
+    entry: bytes = b""
 
 
 class Listener(Protocol):

@@ -8,10 +8,17 @@ from typing import Any
 import orjson
 
 from pyrula.contracts.events import TERMINAL_TYPES, EventType, from_micros, parse
-from pyrula.contracts.runs import Run
+from pyrula.contracts.runs import Run, RunStatus
 from pyrula.contracts.store import RunRecord
 
-__all__ = ["run_of"]
+__all__ = ["TERMINAL_STATUS", "run_of"]
+
+TERMINAL_STATUS = {
+    EventType.RUN_COMPLETED: RunStatus.COMPLETED,
+    EventType.RUN_FAILED: RunStatus.FAILED,
+    EventType.RUN_CANCELLED: RunStatus.CANCELLED,
+    EventType.RUN_TERMINATED: RunStatus.TERMINATED,
+}
 
 
 def _time(micros: int) -> datetime | None:

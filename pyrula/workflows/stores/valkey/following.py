@@ -75,11 +75,15 @@ class _End:
 
     def __init__(self, channel: Channel, workflow: str, shard: int, run_id: str) -> None:
         self._channel = channel
-        self._ended = Bell(BellKind.ENDED, workflow, shard, run_id)
+        self._run = (workflow, shard, run_id)
 
     async def next(self) -> Bell:
         message = await self._channel.next()
-        return Bell(BellKind.LOOK) if message is RESUBSCRIBED or message is None else self._ended
+        if message is RESUBSCRIBED or message is None:
+            return Bell(BellKind.LOOK)
+        workflow, shard, run_id = self._run
+        seq, _, entry = message[1].partition(b" ")
+        return Bell(BellKind.ENDED, workflow, shard, run_id, seq=int(seq), entry=entry)
 
 
 @asynccontextmanager
