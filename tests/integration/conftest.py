@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,7 +19,7 @@ def shard(request: pytest.FixtureRequest, valkey_server: PrivateServer, namespac
 
     It has a database to itself, so that looking at all keys looks at its own only.
     """
-    client = valkey_server.client(protocol=request.param, db=9)
+    client: Any = valkey_server.client(protocol=request.param, db=9)
     load_library(client)
     yield Shard(client, namespace)
     client.flushdb()

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from valkey import Valkey
 from valkey.exceptions import ResponseError
 
 from pyrula.lua import library
@@ -27,7 +26,7 @@ def entry(kind: str = "step.completed", key: str = "work", result: object = 1, *
     return json.dumps([1, kind, AT, attempt, key, {"result": result}], separators=(",", ":"))
 
 
-def load_library(client: Valkey) -> None:
+def load_library(client: Any) -> None:
     """Load the function library; one that is there stays."""
     try:
         client.function_load(library().source)
@@ -67,7 +66,7 @@ class Held:
 class Shard:
     """The calls of the library on one shard. Replies are as the functions give them, decoded."""
 
-    def __init__(self, client: Valkey, namespace: str, shard: int = 0) -> None:
+    def __init__(self, client: Any, namespace: str, shard: int = 0) -> None:
         self.client = client
         self.namespace = namespace
         self.prefix = f"{namespace}:{{wf:{shard}}}:"
@@ -76,7 +75,7 @@ class Shard:
         """Any function of the library on this shard."""
         function = library().function(name)
         fcall = self.client.fcall_ro if read_only else self.client.fcall
-        return text(fcall(function, 1, self.prefix, *args))  # type: ignore[arg-type]
+        return text(fcall(function, 1, self.prefix, *args))
 
     # --- calls ---
 
@@ -251,7 +250,7 @@ class Shard:
         return kept
 
 
-def _value(client: Valkey, key: bytes, kind: str) -> Any:
+def _value(client: Any, key: bytes, kind: str) -> Any:
     match kind:
         case "hash":
             return dict(sorted(client.hgetall(key).items()))

@@ -11,10 +11,10 @@ from tests.integration.lua_shard import Held, Shard, entry
 
 def _submit_many(shard: Shard, owner: str, count: int, start: int = 0) -> None:
     """Queue `count` runs of a tenant, named by their number."""
-    plain = Shard(shard.client.pipeline(transaction=False), shard.namespace)  # type: ignore[arg-type]
+    plain = Shard(shard.client.pipeline(transaction=False), shard.namespace)
     for n in range(start, start + count):
         plain.call("submit", f"{owner}-{n:06}", owner, 0, "", "", "{}", "d", "{}", "{}")
-    plain.client.execute()  # type: ignore[attr-defined]
+    plain.client.execute()
 
 
 def _owners(held: list[Held]) -> str:

@@ -189,7 +189,8 @@ def _wait_for_replica(primary: Any) -> None:
 def test_a_replica_has_the_library_and_answers_reads_only(
     pair: tuple[PrivateServer, PrivateServer], namespace: str, protocol: int
 ) -> None:
-    primary, replica = (server.client(protocol=protocol) for server in pair)
+    primary: Any = pair[0].client(protocol=protocol)
+    replica: Any = pair[1].client(protocol=protocol)
     load_library(primary)
     there, here = Shard(primary, namespace), Shard(replica, namespace)
     there.submit("r1", "acme")
