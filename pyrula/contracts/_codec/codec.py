@@ -55,7 +55,7 @@ def encode(value: object, *, path: str = "value", limit: int = DEFAULT_LIMIT, ca
                 data = _encode_other(value, path, limit, option)
             else:
                 data = _dumps(value, None, option)
-        except (TypeError, RecursionError):
+        except (TypeError, RuntimeError):  # RuntimeError: near the end of the stack, or changed meanwhile by a thread
             data = _encode_other(value, path, limit, option)
     if len(data) > limit:
         raise PayloadTooLarge(path, len(data), limit)

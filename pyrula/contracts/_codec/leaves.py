@@ -104,7 +104,8 @@ LEAVES: dict[type, Decoder] = {
 def enum_decoder(kind: type[enum.Enum]) -> Decoder:
     """Members by their encoded value, so that `1`, `1.0` and `true` stay apart; then by the class's own `_missing_`."""
     members = enum_texts(kind)
-    tolerant = kind._missing_.__func__ is not enum.Enum._missing_.__func__  # type: ignore[attr-defined]
+    own, inherited = kind._missing_, enum.Enum._missing_
+    tolerant = getattr(own, "__func__", own) is not getattr(inherited, "__func__", inherited)
     name = type_name(kind)
 
     def read(value: Any) -> Any:
