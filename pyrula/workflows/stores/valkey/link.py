@@ -18,14 +18,14 @@ from anyio.lowlevel import cancel_shielded_checkpoint, current_token
 from libvalkey import ProtocolError
 
 from pyrula.workflows.stores.valkey.dial import Dialled, QuietSocket, Seal
-from pyrula.workflows.stores.valkey.loops import CallbackLoop, Slot, callback_loop
+from pyrula.workflows.stores.valkey.loops import CallbackLoop, Slot, callback_loop, run_soon
 
 __all__ = ["Breakage", "CallbackLink", "Link", "Owner", "TurnLink", "TurnSlot", "open_link"]
 
 _RECEIVE: Final = 65536
 _JOIN: Final = 3
 """From so many callers woken by one read on, their next commands are joined."""
-_CHUNK: Final = 8
+_CHUNK: Final = 12
 """So many joined commands are sent without waiting for more, so that the server works meanwhile."""
 
 
@@ -64,6 +64,7 @@ class Link(ABC):
         "_rest",
         "_seal",
         "_sock",
+        "_token",
         "breakage",
         "label",
         "moved",
@@ -77,6 +78,7 @@ class Link(ABC):
         self._owner = owner
         self._out: list[bytes] = []  # whole commands, not sealed yet
         self._rest: memoryview | None = None  # what the socket did not take; sealed
+        self._token: weakref.ref[Any] = weakref.ref(current_token().native_token)
         self.label = dialled.label
         self.breakage: Breakage | None = None
         self.moved = False
@@ -112,6 +114,19 @@ class Link(ABC):
         self._detach()
         self._sock.close()
         self._owner.lost(breakage)
+
+    def close(self) -> None:
+        """Break on purpose, from a task of any loop; callers that still wait learn it in their own."""
+        token = self._token()
+        if token is current_token().native_token:
+            self._close()
+        elif token is None or not run_soon(token, self._close):
+            # The loop is over, and nobody waits there any more.
+            self.breakage = Breakage(f"the connection to {self.label} was closed")
+            self._sock.close()
+
+    def _close(self) -> None:
+        self.fail(Breakage(f"the connection to {self.label} was closed"))
 
     def receive(self) -> None:
         """Take what the socket has and pass it on. Never waits."""
@@ -225,7 +240,7 @@ class CallbackLink(Link):
         return loop
 
     def slot(self) -> Slot:
-        return self._running().create_future()
+        return self._loop().create_future()  # type: ignore[union-attr]  # alive: its own task is here
 
     def send(self, data: bytes) -> None:
         if self._joining or self._rest is not None:
@@ -285,7 +300,7 @@ class TurnSlot:
             self.event.set()
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        return self._link.turn(self).__await__()
+        return self._link.turn(self)
 
 
 class TurnLink(Link):
@@ -295,10 +310,12 @@ class TurnLink(Link):
     socket did not take at once. `_followers` wait for their reply or for a duty, in the order they came.
     """
 
-    __slots__ = ("_expected", "_flushing", "_followers", "_reader", "_writer")
+    __slots__ = ("_expected", "_flushing", "_followers", "_new_event", "_reader", "_writer")
 
     def __init__(self, dialled: Dialled, owner: Owner) -> None:
         super().__init__(dialled, owner)
+        # The loop's own kind of event: asking which loop runs, for each event, costs as much as the event.
+        self._new_event: Callable[[], anyio.Event] = type(anyio.Event())
         self._followers: dict[TurnSlot, None] = {}
         self._reader: TurnSlot | None = None
         self._writer: TurnSlot | None = None
@@ -333,37 +350,43 @@ class TurnLink(Link):
     def _detach(self) -> None:
         anyio.notify_closing(self._sock)
 
-    async def turn(self, slot: TurnSlot) -> Any:
-        """Do what has to be done until the slot is filled."""
+    def turn(self, slot: TurnSlot) -> Generator[Any, Any, Any]:
+        """Do what has to be done until the slot is filled. A bare generator: half the price of a coroutine."""
         try:
             if self._out and not self._flushing and self._rest is None:
-                await self._flush_after_others()
+                yield from self._flush_after_others().__await__()
             while not slot.filled:
                 if self._rest is not None and (self._writer is None or self._writer is slot):
-                    await self._write(slot)
+                    yield from self._write(slot).__await__()
                 elif self._reader is None or self._reader is slot:
-                    await self._read(slot)
+                    yield from self._read(slot).__await__()
                 else:
-                    await self._follow(slot)
+                    slot.event = event = self._new_event()
+                    self._followers[slot] = None
+                    yield from event.wait().__await__()
         finally:
             slot.abandoned = True
+            self._followers.pop(slot, None)
             if self._reader is slot or self._writer is slot or self._rest is not None:
                 self._hand_over(slot)
         return slot.value
 
     async def _flush_after_others(self) -> None:
-        """Give the callers that were woken together a turn, then send what they have queued."""
+        """Let the callers that were woken together come, then send what they have queued.
+
+        The last of them to send flushes; this is for when not all do. A turn of the loop may run this
+        caller before the others, so one turn in which nobody came proves nothing.
+        """
         self._flushing = True
         try:
-            for _ in range(2):  # the loop may run the woken in any order, this caller first among them
+            idle = 0
+            while idle < 2 and self._expected > 0:
                 expected = self._expected
                 await cancel_shielded_checkpoint()
-                if self._expected < expected:
-                    break
-            else:
-                self._expected = 0  # the others went elsewhere
+                idle = idle + 1 if self._expected == expected else 0
         finally:
             self._flushing = False
+            self._expected = 0
             if self._rest is None:
                 self._flush()
 
@@ -387,15 +410,6 @@ class TurnLink(Link):
             return  # the link broke under another caller, and the slot says so
         self._writer = None
 
-    async def _follow(self, slot: TurnSlot) -> None:
-        slot.event = anyio.Event()
-        self._followers[slot] = None
-        try:
-            await slot.event.wait()
-        finally:
-            slot.event = None
-            self._followers.pop(slot, None)
-
     def _hand_over(self, slot: TurnSlot) -> None:
         """The caller leaves: each duty it had goes to a follower."""
         if self._reader is slot:
@@ -412,6 +426,6 @@ class TurnLink(Link):
             slot = next(iter(self._followers))
             del self._followers[slot]
             if not slot.filled and slot.event is not None:
-                slot.event.set()
+                slot.event.set()  # it sees its duty when it runs
                 return slot
         return None

@@ -8,7 +8,6 @@ means is not known here, and nothing is published from here.
 from __future__ import annotations
 
 import enum
-import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -16,14 +15,13 @@ from functools import partial
 from typing import Any, Final, Literal
 
 import anyio
-from anyio.lowlevel import current_token
 from libvalkey import ReplyError, pack_command
 
 from pyrula.contracts.errors import StoreError, StoreUnavailable
 from pyrula.workflows.stores.valkey.address import Address
 from pyrula.workflows.stores.valkey.dial import PENDING, LoginRefused, dial
 from pyrula.workflows.stores.valkey.link import Breakage, Link, Owner, open_link
-from pyrula.workflows.stores.valkey.loops import Slot, run_soon
+from pyrula.workflows.stores.valkey.loops import Slot
 from pyrula.workflows.stores.valkey.wire import translate
 
 __all__ = ["RESUBSCRIBED", "Heard", "Listener", "Marker", "Message", "Subscriptions"]
@@ -161,7 +159,6 @@ class Subscriptions(Owner):
         self.buffer = buffer
         """How many messages each listener keeps."""
         self._link: Link | None = None
-        self._token: weakref.ref[Any] | None = None
         self._channels: dict[bytes, _Channel] = {}
         self._inboxes: dict[_Inbox, None] = {}
         # What the server has been asked, in order: it confirms in that order.
@@ -198,6 +195,8 @@ class Subscriptions(Owner):
         while not inbox.heard:
             if inbox.error is not None:
                 raise inbox.error
+            if self._closed:
+                raise self._closed_error()
             link = self._link
             if link is None:
                 await self._connected(patient=True)
@@ -210,17 +209,9 @@ class Subscriptions(Owner):
 
     async def aclose(self) -> None:
         """Close the connection, from any loop. Listeners get `StoreUnavailable`."""
-        token = self._token() if self._token is not None else None
-        if token is None or token is current_token().native_token or not run_soon(token, self.close):
-            self.close()
-
-    def close(self) -> None:
-        """The same, in the loop that the connection belongs to."""
         self._closed = True
-        for inbox in self._inboxes:
-            inbox.refuse(self._closed_error())
         if self._link is not None:
-            self._link.fail(Breakage(f"the subscriptions at {self.address.label} were closed"))
+            self._link.close()
 
     def _closed_error(self) -> StoreUnavailable:
         return StoreUnavailable(f"the subscriptions at {self.address.label} were closed")
@@ -365,7 +356,6 @@ class Subscriptions(Owner):
 
     def _open(self, link: Link) -> None:
         self._link = link
-        self._token = weakref.ref(current_token().native_token)
         self._was_connected = True
         if self._channels:
             countdown = _Countdown(len(self._channels), self._resubscribed, tolerant=True)

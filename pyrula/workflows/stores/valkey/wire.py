@@ -6,9 +6,8 @@ and giving up are decided here; bytes and turns are the link's. Nothing here kno
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import anyio
@@ -19,7 +18,7 @@ from pyrula.contracts.errors import OutOfMemory, StoreError, StoreUnavailable
 from pyrula.workflows.stores.valkey.address import Address
 from pyrula.workflows.stores.valkey.dial import PENDING, ConnectionBroken, LoginRefused, dial
 from pyrula.workflows.stores.valkey.link import Breakage, Link, Owner, open_link
-from pyrula.workflows.stores.valkey.loops import LoopLocal, Slot, call_later, run_soon
+from pyrula.workflows.stores.valkey.loops import LoopLocal, Slot, call_later
 
 __all__ = ["Batch", "ConnectionBroken", "LoginRefused", "ReplyError", "Wire", "WirePool", "translate"]
 
@@ -27,6 +26,8 @@ _TICKS: Final = 4
 """How often, within one `command_timeout`, somebody looks whether the connection still moves."""
 _BACKOFF_FIRST: Final = 0.01
 _BACKOFF_CAP: Final = 0.5
+
+_FAILURES: Final = frozenset((Breakage, ReplyError))
 
 _UNAVAILABLE: Final = (
     "LOADING",
@@ -98,7 +99,6 @@ class Wire(Owner):
         self.max_pending = max_pending
         self.client_name = client_name
         self._link: Link | None = None
-        self._token: weakref.ref[Any] | None = None  # of the loop that the link lives in
         self._waiting: deque[Slot | Batch] = deque()
         self._dialling: anyio.Lock | None = None
         self._room: anyio.Event | None = None
@@ -108,61 +108,50 @@ class Wire(Owner):
         self._watched: object = None  # the reply that was first in line at the last tick
         self._still = 0  # ticks since something moved
 
-    async def call(self, *args: bytes | str | int, retry: bool = True) -> Any:
+    def call(self, *args: bytes | str | int, retry: bool = True) -> Coroutine[Any, Any, Any]:
         """Send one command and give its reply; an error reply is raised as `ReplyError`.
 
-        A call whose connection broke is repeated once over a new one; `retry=False` for a command
-        that must not be sent twice. Raises `ConnectionBroken` when it may have taken effect, and
+        To be awaited. A call whose connection broke is repeated once over a new one; `retry=False` for a
+        command that must not be sent twice. Raises `ConnectionBroken` when it may have taken effect, and
         `StoreUnavailable` when the server cannot be reached or stands still.
         """
-        reply = await self._ask(pack_command(args), 1, retry)
-        if reply.__class__ is ReplyError:
-            raise reply
-        return reply
+        return self.call_packed(pack_command(args), retry=retry)
 
     async def call_packed(self, data: bytes, replies: int = 1, *, retry: bool = True) -> Any:
-        """Send packed commands as they are, in one piece.
+        """Send packed commands as they are, in one piece; errors as for `call`.
 
         The reply of one (an error reply is raised); of several the list of replies, in which an error
         reply stands as a `ReplyError` object.
         """
-        reply = await self._ask(data, replies, retry)
-        if reply.__class__ is ReplyError:
-            raise reply
-        return reply
-
-    async def _ask(self, data: bytes, replies: int, retry: bool) -> Any:
-        while True:
-            link = self._link
-            if link is None or len(self._waiting) >= self.max_pending:
-                link = await self._ready()
-            slot = link.slot()
-            if replies == 1:
-                self._waiting.append(slot)
-            else:
-                batch = Batch(slot, replies)
-                self._waiting.extend([batch] * replies)
-            if not self._watching:
-                self._watch()
-            link.send(data)
-            reply = await slot
-            if reply.__class__ is not Breakage:
-                return reply
+        link = self._link
+        if link is None or len(self._waiting) >= self.max_pending:
+            link = await self._ready()
+        if not (retry or self._waiting):
+            # What must not be sent twice is not sent into a connection that has ended meanwhile.
+            link.receive()
+            link = self._link or await self._ready()
+        if not self._watching:
+            self._watch()
+        slot = link.slot()
+        if replies == 1:
+            self._waiting.append(slot)
+        else:
+            self._waiting.extend([Batch(slot, replies)] * replies)
+        link.send(data)
+        reply = await slot
+        if reply.__class__ in _FAILURES:
+            if reply.__class__ is ReplyError:
+                raise reply
             if not retry or reply.timed_out:
                 raise _broken(reply)
-            retry = False
+            return await self.call_packed(data, replies, retry=False)
+        return reply
 
     async def aclose(self) -> None:
         """Close the connection, from any loop. Calls that wait fail, and so do later ones."""
-        token = self._token() if self._token is not None else None
-        if token is None or token is current_token().native_token or not run_soon(token, self.close):
-            self.close()
-
-    def close(self) -> None:
-        """The same, at once; only in the wire's own loop."""
         self._closed = True
         if self._link is not None:
-            self._link.fail(Breakage(f"the connection to {self.address.label} was closed"))
+            self._link.close()
 
     def _closed_error(self) -> StoreUnavailable:
         return StoreUnavailable(f"the connection to {self.address.label} was closed")
@@ -171,9 +160,10 @@ class Wire(Owner):
 
     def take(self, gets: Callable[[], Any]) -> int:
         waiting = self._waiting
+        first = waiting.popleft
         woken = 0
         while (reply := gets()) is not PENDING:
-            slot = waiting.popleft()
+            slot = first()
             if not slot.done():
                 slot.set_result(reply)
                 woken += 1
@@ -240,7 +230,6 @@ class Wire(Owner):
                     if self._closed:
                         dialled.sock.close()
                     else:
-                        self._token = weakref.ref(current_token().native_token)
                         self._link = open_link(dialled, self)
             return self._link
 
