@@ -22,7 +22,10 @@ _K = TypeVar("_K", bound=Hashable)
 _L = TypeVar("_L")
 
 _CAPACITY: Final = 1024
-_TAIL_BEAT: Final = 1.0  # seconds between the empty chunks of a tail on which nothing happens
+# Seconds between the empty chunks of a tail on which nothing happens. Nothing marks the end of an
+# output, so its readers look more often whether the run has ended.
+_JOURNAL_BEAT: Final = 1.0
+_OUTPUT_BEAT: Final = 0.25
 
 
 class _Waiter:
@@ -74,9 +77,10 @@ class Mailbox:
 class Follower:
     """Reads on behind a position, for as long as someone asks. `read` gives what is there after a position."""
 
-    __slots__ = ("_after", "_read", "_waiter")
+    __slots__ = ("_after", "_beat", "_read", "_waiter")
 
-    def __init__(self, read: Callable[[int], TailChunk], after: int) -> None:
+    def __init__(self, read: Callable[[int], TailChunk], after: int, beat: float) -> None:
+        self._beat = beat
         self._read = read
         self._after = after
         self._waiter = _Waiter()
@@ -92,7 +96,7 @@ class Follower:
         await checkpoint()
         chunk = self._read(self._after)
         if not chunk:
-            with anyio.move_on_after(_TAIL_BEAT):
+            with anyio.move_on_after(self._beat):
                 await self._waiter.wait()
             chunk = self._read(self._after)
         if chunk:
@@ -108,21 +112,21 @@ class Exchange:
     def __init__(self) -> None:
         self._workers: dict[str, list[Mailbox]] = {}
         self._ends: dict[tuple[str, str], list[Mailbox]] = {}
-        self._followers: dict[tuple[str, str], list[Follower]] = {}
+        self._followers: dict[tuple[str, str, bool], list[Follower]] = {}
 
     def ring(self, bell: Bell) -> None:
         """Tell the workers of a workflow."""
         for mailbox in self._workers.get(bell.workflow, ()):
             mailbox.put(bell)
 
-    def end(self, workflow: str, run_id: str) -> None:
+    def end(self, bell: Bell) -> None:
         """Tell those who wait for the end of a run."""
-        for mailbox in self._ends.get((workflow, run_id), ()):
-            mailbox.put(Bell(BellKind.ENDED, workflow, run_id=run_id))
+        for mailbox in self._ends.get((bell.workflow, bell.run_id), ()):
+            mailbox.put(bell)
 
-    def written(self, workflow: str, run_id: str) -> None:
+    def written(self, workflow: str, run_id: str, *, output: bool = False) -> None:
         """Tell those who follow a run's journal or output."""
-        for follower in self._followers.get((workflow, run_id), ()):
+        for follower in self._followers.get((workflow, run_id, output), ()):
             follower.wake()
 
     @contextmanager
@@ -138,9 +142,12 @@ class Exchange:
             yield mailbox
 
     @contextmanager
-    def followers(self, workflow: str, run_id: str, read: Callable[[int], TailChunk], after: int) -> Iterator[Follower]:
-        """A follower of one run, reading from behind `after`."""
-        with _registered(self._followers, ((workflow, run_id),), Follower(read, after)) as follower:
+    def followers(
+        self, workflow: str, run_id: str, read: Callable[[int], TailChunk], after: int, *, output: bool
+    ) -> Iterator[Follower]:
+        """A follower of one run's journal or output, reading from behind `after`."""
+        follower = Follower(read, after, _OUTPUT_BEAT if output else _JOURNAL_BEAT)
+        with _registered(self._followers, ((workflow, run_id, output),), follower):
             yield follower
 
 

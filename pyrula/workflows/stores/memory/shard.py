@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import orjson
+
 from pyrula.contracts.errors import ClaimLost, EventOutOfOrder, RunNotFound, WrongRunState
 from pyrula.contracts.events import EventType
 from pyrula.contracts.runs import RunStatus
@@ -105,32 +107,27 @@ class Shard:
 
     # --- claims -------------------------------------------------------------------------
 
-    def claim(self, worker: str, worker_json: bytes, limit: int, lease_ms: int, now: int) -> ClaimBatch:
+    def claim(self, worker: str, limit: int, lease_ms: int, now: int) -> ClaimBatch:
         """Give out up to `limit` runnable runs."""
         claims: list[Claim] = []
-        until = now // 1000 + lease_ms
-        while len(claims) < limit:
-            run_id = self._queue.pop()
-            if run_id is None:
-                break
-            claims.append(self._take(run_id, worker, worker_json, until, now))
+        while len(claims) < limit and (run_id := self._queue.pop()) is not None:
+            claims.append(self._give(self.runs[run_id], worker, lease_ms, now))
         return ClaimBatch(claims, bool(self._queue))
 
-    def claim_run(self, run_id: str, worker: str, worker_json: bytes, lease_ms: int, now: int) -> Claim | None:
+    def claim_run(self, run_id: str, worker: str, lease_ms: int, now: int) -> Claim | None:
         """Give out one given run, if it is runnable."""
         run = self.runs.get(run_id)
         if run is None or run.status is not RunStatus.QUEUED or run.wake_at:
             return None
         self._queue.discard(run.owner, run_id)
-        return self._take(run_id, worker, worker_json, now // 1000 + lease_ms, now)
+        return self._give(run, worker, lease_ms, now)
 
-    def _take(self, run_id: str, worker: str, worker_json: bytes, until: int, now: int) -> Claim:
-        run = self.runs[run_id]
-        self._start(run, worker, worker_json, now)
-        self._claims.put(run_id, until)
+    def _give(self, run: StoredRun, worker: str, lease_ms: int, now: int) -> Claim:
+        self._start(run, worker, now)
+        self._claims.put(run.run_id, now // 1000 + lease_ms)
         return Claim(
             workflow=self.workflow,
-            run_id=run_id,
+            run_id=run.run_id,
             epoch=run.epoch,
             attempt=run.attempt,
             seq=run.seq,
@@ -143,7 +140,7 @@ class Shard:
             inbox=list(run.inbox),
         )
 
-    def _start(self, run: StoredRun, worker: str, worker_json: bytes, now: int) -> None:
+    def _start(self, run: StoredRun, worker: str, now: int) -> None:
         run.epoch += 1
         run.status = RunStatus.RUNNING
         run.worker = worker
@@ -153,7 +150,7 @@ class Shard:
             run.started_at = now
             self._write(run, self._submitted(run))
             run.input = b""
-        self._write(run, store_entry(kind, now, run.attempt, b'{"worker":%b}' % worker_json))
+        self._write(run, store_entry(kind, now, run.attempt, b'{"worker":%b}' % orjson.dumps(worker)))
 
     @staticmethod
     def _submitted(run: StoredRun) -> bytes:
@@ -204,7 +201,7 @@ class Shard:
             self._close(run, ending.status, ending.keep_ms, now)
         else:
             run.status, run.error, run.finished_at = ending.status, ending.error, now
-            self._exchange.end(self.workflow, run.run_id)
+            self._exchange.end(Bell(BellKind.ENDED, self.workflow, run_id=run.run_id))
 
     def requeue(self, claim: Claim, seq: int, *, spent: bool) -> None:
         """Give a claim up; the run goes back to its place."""
@@ -361,7 +358,7 @@ class Shard:
         if status is not RunStatus.FAILED:  # a failed run may be revived
             run.inbox.clear()
         self._kept.put(run.run_id, now // 1000 + keep_ms)
-        self._exchange.end(self.workflow, run.run_id)
+        self._exchange.end(Bell(BellKind.ENDED, self.workflow, 0, run.run_id, seq=run.seq, entry=run.journal[-1]))
 
     def _ring(self, kind: str, *, run_id: str = "", due: int = 0) -> None:
         self._exchange.ring(Bell(kind, self.workflow, 0, run_id, due))

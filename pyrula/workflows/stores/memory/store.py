@@ -14,8 +14,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from operator import itemgetter
 from typing import Final
 
-import orjson
-
 from pyrula.contracts.errors import InvalidInput
 from pyrula.contracts.runs import RunStatus
 from pyrula.contracts.store import (
@@ -99,12 +97,12 @@ class MemoryStore:
     async def claim(self, workflow: str, *, worker: str, limit: int, lease_ms: int) -> ClaimBatch:
         """Take up to `limit` runnable runs, fairly across owners."""
         with self._lock:
-            return self._opened(workflow).claim(worker, orjson.dumps(worker), limit, lease_ms, self._now())
+            return self._opened(workflow).claim(worker, limit, lease_ms, self._now())
 
     async def claim_run(self, workflow: str, run_id: str, *, worker: str, lease_ms: int) -> Claim | None:
-        """Take one given run, if it is runnable."""
+        """Take one given run, if it is runnable now."""
         with self._lock:
-            return self._opened(workflow).claim_run(run_id, worker, orjson.dumps(worker), lease_ms, self._now())
+            return self._opened(workflow).claim_run(run_id, worker, lease_ms, self._now())
 
     async def append(self, claim: Claim, seq: int, entries: Sequence[bytes], *, consumed: Sequence[bytes] = ()) -> None:
         """Append entries after `seq`."""
@@ -152,7 +150,7 @@ class MemoryStore:
             output = self._shard(claim.workflow).held(claim).output
             if not output or index > output[-1][0]:
                 output.append((index, chunk))
-                self._exchange.written(claim.workflow, claim.run_id)
+                self._exchange.written(claim.workflow, claim.run_id, output=True)
 
     async def heartbeat(self, leases: Sequence[Lease], *, lease_ms: int) -> list[Lease]:
         """Renew leases; gives the lost ones."""
@@ -294,7 +292,7 @@ class MemoryStore:
         def read(position: int) -> TailChunk:
             return self._read(workflow, run_id, position, output=output)
 
-        with self._exchange.followers(workflow, run_id, read, after) as follower:
+        with self._exchange.followers(workflow, run_id, read, after, output=output) as follower:
             yield follower
 
     def tail(
