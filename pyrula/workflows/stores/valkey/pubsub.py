@@ -19,8 +19,9 @@ from libvalkey import ReplyError, pack_command
 
 from pyrula.contracts.errors import StoreError, StoreUnavailable
 from pyrula.workflows.stores.valkey.address import Address
+from pyrula.workflows.stores.valkey.callbacks import open_link
 from pyrula.workflows.stores.valkey.dial import PENDING, LoginRefused, dial
-from pyrula.workflows.stores.valkey.link import Breakage, Link, Owner, open_link
+from pyrula.workflows.stores.valkey.link import Breakage, Link, Owner
 from pyrula.workflows.stores.valkey.loops import Slot
 from pyrula.workflows.stores.valkey.wire import translate
 

@@ -16,8 +16,9 @@ from libvalkey import ReplyError, pack_command
 
 from pyrula.contracts.errors import OutOfMemory, StoreError, StoreUnavailable
 from pyrula.workflows.stores.valkey.address import Address
+from pyrula.workflows.stores.valkey.callbacks import open_link
 from pyrula.workflows.stores.valkey.dial import PENDING, ConnectionBroken, LoginRefused, dial
-from pyrula.workflows.stores.valkey.link import Breakage, Link, Owner, open_link
+from pyrula.workflows.stores.valkey.link import Breakage, Link, Owner
 from pyrula.workflows.stores.valkey.loops import LoopLocal, Slot, call_later
 
 __all__ = ["Batch", "ConnectionBroken", "LoginRefused", "ReplyError", "Wire", "WirePool", "translate"]
@@ -140,10 +141,7 @@ class Wire(Owner):
         link.send(data)
         reply = await slot
         if reply.__class__ in _FAILURES:
-            if reply.__class__ is ReplyError:
-                raise reply
-            if not retry or reply.timed_out:
-                raise _broken(reply)
+            _raise(reply, retry)
             return await self.call_packed(data, replies, retry=False)
         return reply
 
@@ -260,10 +258,14 @@ class Wire(Owner):
         self._watch()
 
 
-def _broken(breakage: Breakage) -> StoreUnavailable:
-    error = StoreUnavailable(breakage.message) if breakage.timed_out else ConnectionBroken(breakage.message)
-    error.__cause__ = breakage.cause
-    return error
+def _raise(reply: ReplyError | Breakage, retry: bool) -> None:
+    """Raise what came instead of a reply, unless the call may be repeated."""
+    if isinstance(reply, ReplyError):
+        raise reply
+    if reply.timed_out:
+        raise StoreUnavailable(reply.message) from reply.cause
+    if not retry:
+        raise ConnectionBroken(reply.message) from reply.cause
 
 
 class WirePool:
