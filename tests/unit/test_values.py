@@ -8,7 +8,7 @@ import functools
 import os
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from decimal import Decimal
 from typing import (
     Annotated,
@@ -20,6 +20,7 @@ from typing import (
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+import orjson
 import pytest
 
 from pyrula.contracts.errors import InvalidInput
@@ -188,6 +189,11 @@ def test_sets_are_written_in_one_order_whatever_they_hold() -> None:
     assert encode({10, 9, 100}) == b"[9,10,100]"
 
 
+def test_sets_in_a_model_are_written_in_order_too() -> None:
+    tags = sorted(f"tag {number}" for number in range(30))
+    assert orjson.loads(encode(Model(name="n", at=NOON, tags=set(tags))))["tags"] == tags
+
+
 def test_the_order_of_a_set_does_not_depend_on_the_process() -> None:
     code = "from pyrula.contracts.values import encode; print(encode({'a', 'b', 'c', ('d', 1), ('e', 2), None}))"
     texts = {
@@ -239,6 +245,10 @@ def awaiting() -> Awaitable[Item]:
     raise NotImplementedError
 
 
+def calling() -> Coroutine[Any, Any, Item]:
+    raise NotImplementedError
+
+
 def unresolvable() -> NotThere:  # type: ignore[name-defined]  # noqa: F821 - the point of it
     return None
 
@@ -262,6 +272,7 @@ def cached() -> tuple[int, ...]:
     [
         (plain, Item),
         (awaiting, Item),
+        (calling, Item),
         (Service().load, list[Item]),
         (Service.load, list[Item]),
         (Service().fetch, Item),
