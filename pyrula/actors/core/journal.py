@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from pyrula.actors.core.scope import gather_prefix
+from pyrula.actors.core.scope import Tail
 from pyrula.contracts.errors import VersionSkew
 from pyrula.contracts.events import Entry, EventType
 
@@ -91,7 +91,7 @@ class Journal:
             elif entry.type == EventType.RUN_CANCEL_REQUESTED and not self.cancel_seq:
                 self.cancel_seq = entry.seq
             elif entry.type == EventType.RUN_RETRIED:
-                self._void(history[:position])
+                self._void(history[:position], entry)
         self._unasked = sum(1 for r in self._records.values() if r.outcome is not None)
         if self.cancel_seq:
             self._before_cancel = sum(1 for r in self._records.values() if self._settled_before_cancel(r))
@@ -113,37 +113,21 @@ class Journal:
         if entry.type == EventType.CHECKPOINT_SAVED:
             self.checkpoint = entry
 
-    def _void(self, history: list[Entry]) -> None:
-        """A retry makes the failure anew that ended the run.
+    def _void(self, history: list[Entry], retried: Entry) -> None:
+        """A retry makes anew the failed steps that were the last things recorded when the run failed.
 
-        That is the failed step that was the last thing recorded; of a gather, the one whose
-        failure the run died of, when only other legs of that gather recorded after it.
+        In a gather, that is the last thing of a leg. A run that was only set aside died of no
+        step; what was voided before is not voided twice. An at-most-once step is made anew on a
+        person's word alone.
         """
-        position = len(history) - 1
-        while position >= 0 and not history[position].key:
-            position -= 1
-        if position < 0:
-            return
-        cause = self._cause(history, position)
-        if cause is not None:
-            record = self._records.pop(cause.key)
-            if record.kind != Kind.STEP:
-                raise AssertionError(f"a {record.kind} cannot fail a run")
-
-    def _cause(self, history: list[Entry], last: int) -> Entry | None:
-        if history[last].type == EventType.STEP_FAILED:
-            return history[last]
-        named = next((e.data.get("error", {}).get("key") for e in reversed(history) if not e.key and "error" in e.data), None)
-        prefix = gather_prefix(named) if named else None
-        if prefix is None:
-            return None
-        for position in range(last, -1, -1):
-            entry = history[position]
-            if entry.key == named and entry.type == EventType.STEP_FAILED:
-                return entry
-            if entry.key and not entry.key.startswith(prefix):
-                return None
-        return None
+        by_policy = retried.data.get("by") == "policy"
+        for entry in _last_failures(history, failed=by_policy):
+            record = self._records.get(entry.key)
+            if record is None or record.outcome is not entry:
+                continue
+            if by_policy and record.opened is not None and record.opened.type == EventType.STEP_STARTED:
+                continue
+            del self._records[entry.key]
 
     def match(self, key: str, kind: str) -> Record | None:
         """The record of a call, marked as asked for; None for a live call.
@@ -205,3 +189,23 @@ class Journal:
     def replaying(self) -> bool:
         """True while there are settled records that no call has asked for yet."""
         return self._unasked > 0
+
+
+def _last_failures(history: list[Entry], *, failed: bool) -> list[Entry]:
+    """The failed steps after which nothing was recorded in their branch; none when the run has not failed since.
+
+    `failed` says that it has, although no event of its own tells so.
+    """
+    tail = Tail()
+    found: list[Entry] = []
+    for entry in reversed(history):
+        if not entry.key:
+            failed = failed or entry.type == EventType.RUN_FAILED
+            continue
+        if not failed:
+            break
+        if entry.type == EventType.STEP_FAILED and tail.is_last(entry.key):
+            found.append(entry)
+        if not tail.add(entry.key):
+            break
+    return found

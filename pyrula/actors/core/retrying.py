@@ -23,6 +23,12 @@ def retry_delay(policy: Retry, error: BaseException, attempts: int, chance: floa
         return None
     if isinstance(error, policy.give_up_on) or not isinstance(error, policy.retry_on):
         return None
-    # The exponent is bounded: beyond it every policy has reached its maximum.
-    delay = min(policy.maximum, policy.initial * policy.factor ** min(attempts - 1, 64))
+    delay = min(policy.maximum, _grown(policy, attempts))
     return max(0.0, delay * (1.0 + policy.jitter * (2.0 * chance - 1.0)))
+
+
+def _grown(policy: Retry, attempts: int) -> float:
+    try:
+        return policy.initial * policy.factor ** (attempts - 1)
+    except OverflowError:  # larger than any float
+        return policy.maximum if policy.initial else 0.0

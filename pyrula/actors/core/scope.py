@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["VALUE", "WAIT", "Scope", "escape", "gather_prefix"]
+__all__ = ["VALUE", "WAIT", "Scope", "Tail", "escape"]
 
 WAIT: Final = "@wait"
 VALUE: Final = "@value"
@@ -57,9 +57,33 @@ class Scope:
         return self.path != ""
 
 
-def gather_prefix(key: str) -> str | None:
-    """What the keys of all legs of a key's innermost gather begin with; None outside gathers."""
-    path, slash, _ = key.rpartition("/")
-    if not slash:
-        return None
-    return path.rpartition(".")[0] + "."
+class Tail:
+    """Which branches a journal's last records stand in, read from its end: is a record the last of its branch?
+
+    Legs of one gather stand beside each other. A record of a scope itself is in sequence with all
+    that is below that scope, and gathers of one scope are in sequence with each other.
+    """
+
+    __slots__ = ("_gathers", "_scopes")
+
+    def __init__(self) -> None:
+        self._scopes: set[str] = set()  # paths that have a record of their own
+        self._gathers: dict[str, set[str]] = {}  # path -> its gathers whose legs have records
+
+    def add(self, key: str) -> bool:
+        """Take in the record before those known; False when nothing can be the last of its branch any more."""
+        path = ""
+        for part in key.split("/")[:-1]:
+            self._gathers.setdefault(path, set()).add(part.partition(".")[0])
+            path += part + "/"
+        self._scopes.add(path)
+        return path != ""
+
+    def is_last(self, key: str) -> bool:
+        """True when each known record stands in another leg of a gather that this one stands in."""
+        path = ""
+        for part in key.split("/")[:-1]:
+            if path in self._scopes or self._gathers.get(path, set()) - {part.partition(".")[0]}:
+                return False
+            path += part + "/"
+        return path not in self._scopes and path not in self._gathers
