@@ -16,11 +16,14 @@ from pyrula.testing.store_contract.scenes import (
     WORKFLOW,
     claimed,
     claims,
+    finished,
     journal,
     message,
     new_run,
     none_left,
     note,
+    parked,
+    set_aside,
     submit,
 )
 
@@ -152,6 +155,47 @@ class Claiming(Contract):
             await submit(store, f"b{n}", owner="b")
             owners += [claim.owner for claim in await claims(store, 2)]
         assert [sorted(owners[n : n + 2]) for n in range(0, 10, 2)] == [["a", "b"]] * 5
+
+    async def test_a_given_run_is_claimed(self, store: Store) -> None:
+        await submit(store, "r1", "r2", "r3", owner="acme")
+        await store.deliver(WORKFLOW, "r2", message("m1"))
+        claim = await store.claim_run(WORKFLOW, "r2", worker="w1", lease_ms=LEASE)
+        assert claim is not None
+        assert (claim.run_id, claim.owner, claim.epoch, claim.attempt, claim.seq) == ("r2", "acme", 1, 1, 2)
+        assert [parse(*each).type for each in claim.entries] == ["run.submitted", "run.started"]
+        assert list(claim.inbox) == [message("m1").raw]
+        record = await store.load(WORKFLOW, "r2")
+        assert (record.status, record.worker, record.started_at) == (RunStatus.RUNNING, "w1", claim.now)
+        await store.append(claim, 2, [note(claim, "a")])
+        assert {each.run_id for each in await claims(store, 2)} == {"r1", "r3"}
+        assert await none_left(store)
+
+    async def test_a_given_run_is_claimed_again(self, store: Store) -> None:
+        first = await claimed(store)
+        await store.requeue(first, 2)
+        claim = await store.claim_run(WORKFLOW, "r1", worker="w2", lease_ms=LEASE)
+        assert claim is not None
+        assert (claim.epoch, claim.attempt, claim.seq) == (3, 2, 3)
+        assert list(claim.entries) == list(await store.read_journal(WORKFLOW, "r1"))
+
+    async def test_a_given_run_that_is_not_runnable_is_not_claimed(self, store: Store) -> None:
+        await claimed(store, "running")
+        await parked(store, "waiting")
+        await finished(store, "completed")
+        await set_aside(store, "aside")
+        await submit(store, "later", delay_ms=LEASE)
+        for run_id in ("running", "waiting", "completed", "aside", "later"):
+            before = await store.load(WORKFLOW, run_id)
+            assert await store.claim_run(WORKFLOW, run_id, worker="w2", lease_ms=LEASE) is None
+            assert await store.load(WORKFLOW, run_id) == before
+        assert await store.claim_run(WORKFLOW, "nobody", worker="w2", lease_ms=LEASE) is None
+        assert await store.claim_run("invoices", "running", worker="w2", lease_ms=LEASE) is None
+
+    async def test_the_claim_of_a_given_run_runs_out_too(self, store: Store) -> None:
+        await submit(store, "r1")
+        assert await store.claim_run(WORKFLOW, "r1", worker="w1", lease_ms=1) is not None
+        await self.until(store, lambda: store.sweep(WORKFLOW, limit=9, requeue_budget=9, keep_ms=0))
+        assert (await store.load(WORKFLOW, "r1")).status is RunStatus.QUEUED
 
     async def test_a_run_has_one_worker(self, store: Store) -> None:
         names = [f"r{n}" for n in range(30)]

@@ -165,6 +165,20 @@ class Following(Contract):
                 bell = await _next(each)
                 assert (bell.kind, bell.workflow, bell.run_id) == (BellKind.ENDED, WORKFLOW, "r1")
 
+    async def test_the_news_of_an_end_may_bring_the_event_along(self, store: Store) -> None:
+        claim = await claimed(store)
+        async with store.wait_end(WORKFLOW, "r1") as listener:
+            raw = note(claim, "", "run.completed", result=[1, 2])
+            await store.finish(claim, 2, [note(claim, "a"), raw], Ending(RunStatus.COMPLETED, KEEP))
+            bell = await _next(listener)
+        assert (bell.seq, bell.entry) in ((4, raw), (4, b""), (0, b""))
+
+    async def test_the_news_that_a_run_is_set_aside_brings_none(self, store: Store) -> None:
+        async with store.wait_end(WORKFLOW, "r1") as listener:
+            await set_aside(store)
+            bell = await _next(listener)
+        assert (bell.seq, bell.entry) == (0, b"")
+
     async def test_a_run_that_ends_while_someone_waits_is_told(self, store: Store) -> None:
         heard: list[Bell] = []
         await submit(store, "r1")

@@ -72,6 +72,13 @@ class Leases(Contract):
         assert await store.heartbeat([_lease(ours), _lease(theirs)], lease_ms=LEASE) == [_lease(theirs)]
         assert await store.heartbeat([_lease(theirs), _lease(ours)], lease_ms=LEASE) == [_lease(theirs)]
 
+    async def test_one_run_under_two_epochs_is_two_leases(self, store: Store) -> None:
+        old = await claimed(store)
+        await store.requeue(old, 2)
+        [new] = await claims(store, 1)
+        assert await store.heartbeat([_lease(old), _lease(new)], lease_ms=LEASE) == [_lease(old)]
+        assert await store.heartbeat([_lease(new), _lease(old)], lease_ms=LEASE) == [_lease(old)]
+
     async def test_no_leases_are_renewed(self, store: Store) -> None:
         assert await store.heartbeat([], lease_ms=LEASE) == []
 

@@ -16,7 +16,7 @@ from pyrula.contracts.errors import ClaimLost, RunNotFound, WrongRunState
 from pyrula.contracts.events import TERMINAL_TYPES, EventType, parse
 from pyrula.contracts.runs import ENDED, RunStatus
 from pyrula.contracts.store import Claim, Ending, Lease, Message, Parking, RunRecord, Store, Timers
-from pyrula.testing.audit import audit
+from pyrula.testing.audit import audit, examine
 from pyrula.testing.store_contract.scenes import KEEP, LEASE, WORKFLOW, new_run, note
 
 __all__ = ["Walk"]
@@ -25,6 +25,7 @@ _RUNS: Final = 8
 _OWNERS: Final = ("", "a", "b")
 _TOPICS: Final = ("signal:go", "interrupt:ok")
 _BUDGET: Final = 1
+_AUDIT_EVERY: Final = 10  # steps; each run is examined after every one
 
 
 @dataclass(slots=True)
@@ -50,10 +51,12 @@ class Walk:
         self._chance = random.Random(seed)
         self._runs: dict[str, _Known] = {}
         self._made = 0
+        self._taken = 0
         self._messages = 0
         self._steps: tuple[tuple[Callable[[], Awaitable[str]], int], ...] = (
             (self._submit, 4),
             (self._claim, 8),
+            (self._claim_one, 2),
             (self._append, 8),
             (self._append_again, 2),
             (self._act_stale, 4),
@@ -123,7 +126,9 @@ class Walk:
 
     async def _look(self) -> None:
         """Hold each run against what it was before this step."""
-        self.problems += await audit(self.store)
+        self._taken += 1
+        if self._taken % _AUDIT_EVERY == 0:
+            self.problems += await audit(self.store)
         for run_id, known in list(self._runs.items()):
             try:
                 record = await self.store.load(WORKFLOW, run_id)
@@ -142,6 +147,7 @@ class Walk:
         return bool(known.journal) and parse(*known.journal[-1]).type in TERMINAL_TYPES
 
     def _compare(self, record: RunRecord, known: _Known, journal: list[tuple[int, bytes]]) -> None:
+        self.problems += examine(record, journal)
         before = len(known.journal)
         if journal[:before] != known.journal:
             self.problems.append(f"{record.run_id}: its journal is not what it was with something added")
@@ -187,15 +193,28 @@ class Walk:
         lease = self._chance.choice((LEASE, 0))
         batch = await self.store.claim(WORKFLOW, worker=f"w{limit}", limit=limit, lease_ms=lease)
         for claim in batch.claims:
-            known = self._runs[claim.run_id]
-            if known.claim is not None:
-                self.problems.append(f"{claim.run_id} was claimed while it was held")
-            if list(claim.inbox) != known.inbox:
-                self.problems.append(f"{claim.run_id}: a claim brought another inbox than it was sent")
-            if list(claim.entries[: len(known.journal)]) != known.journal:
-                self.problems.append(f"{claim.run_id}: a claim brought another journal")
-            known.claim, known.seq = claim, claim.seq
+            self._took_over(claim)
         return f"{limit} {lease} {[(c.run_id, c.owner, c.epoch) for c in batch.claims]} {batch.more}"
+
+    async def _claim_one(self) -> str:
+        if not self._runs:
+            return "no run"
+        run_id = self._any()
+        claim = await self.store.claim_run(WORKFLOW, run_id, worker="w0", lease_ms=LEASE)
+        if claim is None:
+            return f"{run_id} not runnable"
+        self._took_over(claim)
+        return f"{run_id} {claim.epoch} {claim.seq}"
+
+    def _took_over(self, claim: Claim) -> None:
+        known = self._runs[claim.run_id]
+        if known.claim is not None:
+            self.problems.append(f"{claim.run_id} was claimed while it was held")
+        if list(claim.inbox) != known.inbox:
+            self.problems.append(f"{claim.run_id}: a claim brought another inbox than it was sent")
+        if list(claim.entries[: len(known.journal)]) != known.journal:
+            self.problems.append(f"{claim.run_id}: a claim brought another journal")
+        known.claim, known.seq = claim, claim.seq
 
     def _entries(self, known: _Known, claim: Claim, count: int) -> list[bytes]:
         made = []
