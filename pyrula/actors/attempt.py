@@ -405,7 +405,7 @@ class Attempt:
 
     async def _drive(self, scope: anyio.CancelScope) -> Callable[[], Awaitable[Ended]]:
         """Run the body; gives what is to be done about how it came back."""
-        cancelled = anyio.get_cancelled_exc_class()
+        cancelled = self.loop.cancelled
         limit = self.body.timeout
         if self._stop_reason is not None:
             return self._ended_by(self._stop_reason)

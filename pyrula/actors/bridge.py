@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import anyio
 import sniffio
+import trio
 from anyio.lowlevel import checkpoint
 
 __all__ = ["Loop", "current_loop"]
@@ -24,6 +25,9 @@ class Loop(Protocol):
 
     scoped: bool
     """True when a call must run in a cancel scope of its own to be interruptible."""
+
+    cancelled: type[BaseException]
+    """The loop's own cancellation."""
 
     def current_task(self) -> object | None:
         """The running task, as an object that `interrupt` takes; None under trio."""
@@ -48,6 +52,7 @@ class Loop(Protocol):
 
 class _Asyncio:
     scoped = False
+    cancelled: type[BaseException] = asyncio.CancelledError
 
     def current_task(self) -> object | None:
         return asyncio.current_task()
@@ -88,6 +93,7 @@ def _context_of(task: asyncio.Task[Any]) -> contextvars.Context | None:
 
 class _Trio:
     scoped = True
+    cancelled: type[BaseException] = trio.Cancelled
 
     def current_task(self) -> object | None:
         return None

@@ -111,7 +111,7 @@ async def _live(attempt: Attempt, spec: StepSpec, call: Call, record: Record | N
             )
         except (AttemptEnded, KeyboardInterrupt, GeneratorExit):
             raise
-        except anyio.get_cancelled_exc_class():
+        except attempt.loop.cancelled:
             if call.interrupted:
                 attempt.loop.calm()
             raise

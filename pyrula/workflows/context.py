@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, ParamSpec, TypeVar, overload
 from uuid import UUID
 
@@ -50,9 +51,13 @@ class Context:
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        self.log = _RunLog(attempt)
 
     # --- facts --------------------------------------------------------------------------
+
+    @cached_property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger that names the run and drops records while the body replays what is known."""
+        return _RunLog(self._attempt)
 
     @property
     def run_id(self) -> str:
