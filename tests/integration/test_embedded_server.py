@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,8 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)
 if os.environ.get("ANNOUNCE"):
     print("{}", flush=True)
 if len(sys.argv) > 3:
-    # The tests' own interpreter may lie where only root can go; the keeper needs no particular one.
-    sys.executable = sys.argv[3]
+    from pyrula.workflows.stores.valkey import embedded_binary
+    sys.executable, embedded_binary.KEEPER = sys.argv[3], Path(sys.argv[4])
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
@@ -81,7 +81,7 @@ class User:
     """A user in a process of its own."""
 
     def __init__(
-        self, directory: Path, *, options: dict[str, Any] | None = None, drop: tuple[str, ...] = (), **popen: Any
+        self, directory: Path, *, options: dict[str, Any] | None = None, drop: Sequence[str] = (), **popen: Any
     ) -> None:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), **popen.pop("env", {})}
         self.process = subprocess.Popen(
@@ -233,6 +233,16 @@ def test_two_holds_in_one_process_count_twice(data: Path) -> None:
     second.leave()
 
 
+def test_a_user_who_comes_right_after_the_last_one_keeps_the_server(data: Path) -> None:
+    first = EmbeddedServer.join(data)
+    first.leave()
+    time.sleep(embedded._LINGER_SECONDS / 5)  # the keeper has seen it, and has not stopped the server yet
+    with EmbeddedServer.join(data) as second:
+        assert second.pid == first.pid
+        time.sleep(embedded._LINGER_SECONDS + 0.2)  # nothing is to happen in this time
+        assert command(second.url, "PING") is True
+
+
 def test_a_hold_that_is_forgotten_ends(data: Path) -> None:
     server = EmbeddedServer.join(data)
     pid = server.pid
@@ -243,7 +253,7 @@ def test_a_hold_that_is_forgotten_ends(data: Path) -> None:
 def test_joining_and_leaving_in_any_order_never_meets_a_dying_server(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded, "_LINGER_SECONDS", 0.001)
+    monkeypatch.setattr(embedded, "_LINGER_SECONDS", 0.01)
     rounds, users, failures = 12, 4, []
 
     def use(seed: int) -> None:
@@ -362,7 +372,8 @@ def test_ctrl_c_at_the_users_terminal_is_not_for_the_server(start: Callable[...,
     second = start().joined()
     os.killpg(first.process.pid, signal.SIGINT)
     assert first.process.wait() == -signal.SIGINT
-    assert command(second.url, "PING") is True
+    time.sleep(embedded._LINGER_SECONDS + 0.2)  # nothing is to happen in this time
+    assert second.tell("ensure")["started"] is False
 
 
 @pytest.mark.parametrize("how", ["fork", "spawn"])
@@ -488,11 +499,15 @@ def test_a_long_path_leaves_nothing_when_the_start_fails(deep: Path, temporary: 
         EmbeddedServer.join(deep, extra_config={"maxclients": "none"})
 
 
-def test_a_short_path_that_belongs_to_something_else_is_not_used(deep: Path, temporary: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("mode", "target"), [(0o700, "elsewhere"), (0o755, "the data")])
+def test_a_short_path_that_others_could_have_made_or_that_leads_elsewhere_is_not_used(
+    deep: Path, temporary: Path, tmp_path: Path, mode: int, target: str
+) -> None:
     deep.mkdir(parents=True)
     foreign = temporary / "foreign"
     foreign.mkdir()
-    (foreign / "data").symlink_to(tmp_path)
+    foreign.chmod(mode)
+    (foreign / "data").symlink_to(tmp_path if target == "elsewhere" else deep)
     (deep / "valkey.alias").write_text(str(foreign / "data"))
     with EmbeddedServer.join(deep) as server:
         assert not server.socket_path.is_relative_to(foreign)
@@ -533,17 +548,6 @@ def test_names_that_no_directory_can_have(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def somebody() -> tuple[str, ...]:
-    """What makes a user one without rights, whoever runs the tests."""
-    if os.geteuid() != 0:
-        return ()
-    interpreter = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin")
-    if interpreter is None:
-        pytest.skip("root runs the tests, and there is no interpreter that others can run")
-    return (interpreter,)
-
-
-@pytest.fixture
 def public() -> Iterator[Path]:
     """A directory that every user of the system can write to."""
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="t-") as name:
@@ -551,22 +555,36 @@ def public() -> Iterator[Path]:
         yield Path(name)
 
 
-def test_a_directory_that_cannot_be_written_to(public: Path, somebody: tuple[str, ...]) -> None:
+@pytest.fixture
+def somebody(public: Path) -> dict[str, Any]:
+    """How to start a user without rights, whoever runs the tests."""
+    if os.geteuid() != 0:
+        return {}
+    interpreter = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin")
+    if interpreter is None:
+        pytest.skip("root runs the tests, and there is no interpreter that others can run")
+    # Everything else may lie where only root can go.
+    program = shutil.copy(embedded_binary.find_program(), public)
+    keeper = shutil.copy(embedded_binary.KEEPER, public)
+    return {"drop": (interpreter, keeper), "env": {"PYRULA_VALKEY_SERVER": str(program)}}
+
+
+def test_a_directory_that_cannot_be_written_to(
+    public: Path, somebody: dict[str, Any], start: Callable[..., User]
+) -> None:
     data = public / "data"
     data.mkdir()
     data.chmod(0o555)
     for path in (data, data / "below"):
-        user = User(path, drop=somebody)
-        answer = user.hear()
-        user.kill()
+        answer = start(path, **somebody).hear()
         assert answer["error"] == "ConfigurationError"
         assert str(path) in answer["text"]
         assert "\n" not in answer["text"]
 
 
-def test_root_is_not_needed(public: Path, somebody: tuple[str, ...]) -> None:
+def test_root_is_not_needed(public: Path, somebody: dict[str, Any], start: Callable[..., User]) -> None:
     data = public / "data"
-    users = [User(data, drop=somebody) for _ in range(2)]
+    users = [start(data, **somebody) for _ in range(2)]
     assert users[0].joined().pid == users[1].joined().pid
     assert command(users[0].url, "SET", "key", "value") is True
     for user in users:

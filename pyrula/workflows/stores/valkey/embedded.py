@@ -154,9 +154,10 @@ class EmbeddedServer:
             if not door.acquire(shared=False, timeout=deadline - time.monotonic()):
                 raise self._unavailable(f"has been starting or stopping for {timeout:g} s")
             try:
-                # A keeper has this lock for itself only when it stops the server, and then it has the door too.
-                if joining and not (self._users.held or self._users.acquire(shared=True, timeout=timeout)):
-                    raise self._unavailable("is held by a keeper that does not go on")
+                # A keeper that stops the server has this lock for itself until all is over.
+                left = deadline - time.monotonic()
+                if joining and not (self._users.held or self._users.acquire(shared=True, timeout=left)):
+                    raise self._unavailable(f"has been stopping for {timeout:g} s")
                 self._socket_path = self._directory.address()
                 started = self._find_or_start(door, deadline)
             finally:
@@ -211,7 +212,7 @@ class EmbeddedServer:
             status = closing.enter_context(os.fdopen(read_end, "rb", buffering=0))
             status_of_keeper = closing.enter_context(os.fdopen(write_end, "wb", buffering=0))
             handed = [str(held.fileno()) for held in (keeper, server, status_of_keeper)]
-            names = [path.name for path in (data.door, data.users, self._socket_path, data.alias_record)]
+            names = [path.name for path in (data.users, self._socket_path, data.alias_record)]
             # The user's terminal and process group are not the server's: Ctrl-C is for the user alone.
             process = subprocess.Popen(
                 [*python, "keep", program, data.config.name, str(_LINGER_SECONDS), *handed, *names],

@@ -75,12 +75,12 @@ class DataDirectory:
 
     @property
     def door(self) -> Path:
-        """Lock: whoever joins, starts or stops."""
+        """Lock: whoever joins or starts, one at a time."""
         return self.path / "valkey.door.lock"
 
     @property
     def users(self) -> Path:
-        """Lock: shared by all users."""
+        """Lock: shared by all users, and in the end the keeper's alone."""
         return self.path / "valkey.users.lock"
 
     @property

@@ -5,7 +5,7 @@ start is part of the first user's wait. It runs in the server's data directory a
 by the names in its arguments. It never talks to the server, and never signals a process that is not its
 own unreaped child.
 
-    embedded_keeper.py keep BINARY CONFIG LINGER KEEPER_FD SERVER_FD STATUS_FD DOOR USERS SOCKET ALIAS
+    embedded_keeper.py keep BINARY CONFIG LINGER KEEPER_FD SERVER_FD STATUS_FD USERS SOCKET ALIAS
     embedded_keeper.py bind PARENT SIGNAL BINARY ARGUMENT...
 
 `keep` moves out of the starter's process tree, starts the server, and stops it LINGER seconds after the
@@ -70,10 +70,9 @@ def _try_lock(fd: int) -> bool:
 
 
 class _Keeper:
-    def __init__(self, server: int, *, linger: float, door: str, users: str) -> None:
+    def __init__(self, server: int, *, linger: float, users: str) -> None:
         self._server = server
         self._linger = linger
-        self._door = os.open(door, os.O_RDWR | os.O_CREAT, 0o600)
         self._users = os.open(users, os.O_RDWR | os.O_CREAT, 0o600)
         self._signal_due = 0
         self._wake_read, self._wake_write = os.pipe()
@@ -98,10 +97,8 @@ class _Keeper:
             fcntl.flock(self._users, fcntl.LOCK_EX)  # granted once no user is left
             fcntl.flock(self._users, fcntl.LOCK_UN)
             time.sleep(self._linger)
-            fcntl.flock(self._door, fcntl.LOCK_EX)  # from here on nobody can join
-            if _try_lock(self._users):
+            if _try_lock(self._users):  # kept to the end: whoever joins from here on waits for that
                 break
-            fcntl.flock(self._door, fcntl.LOCK_UN)
         _log("the last user is gone, the server stops")
         self._send(signal.SIGTERM)
         time.sleep(_STOP_SECONDS)
@@ -140,14 +137,14 @@ def _remove(path: str) -> None:
 
 
 def _keep(arguments: list[str]) -> None:
-    binary, config, linger, keeper_fd, server_fd, status_fd, door, users, socket, alias = arguments
+    binary, config, linger, keeper_fd, server_fd, status_fd, users, socket, alias = arguments
     if os.fork():  # so that whoever started this need not reap the keeper
         os._exit(0)
     os.umask(0o077)
     for inherited in (keeper_fd, server_fd, status_fd):
         os.set_inheritable(int(inherited), False)
     server = _start_server(binary, config, int(server_fd))
-    keeper = _Keeper(server, linger=float(linger), door=door, users=users)
+    keeper = _Keeper(server, linger=float(linger), users=users)
     keeper.keep()
     keeper.clean(socket=socket, alias=alias)
     # The locks, and the status pipe whose end the starter sees, go with the process: all at once and last.
