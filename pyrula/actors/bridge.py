@@ -13,8 +13,6 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 import anyio
-import sniffio
-import trio
 from anyio.lowlevel import checkpoint
 
 __all__ = ["Loop", "current_loop"]
@@ -26,8 +24,10 @@ class Loop(Protocol):
     scoped: bool
     """True when a call must run in a cancel scope of its own to be interruptible."""
 
-    cancelled: type[BaseException]
-    """The loop's own cancellation."""
+    @property
+    def cancelled(self) -> type[BaseException]:
+        """The loop's own cancellation."""
+        ...
 
     def current_task(self) -> object | None:
         """The running task, as an object that `interrupt` takes; None under trio."""
@@ -93,7 +93,10 @@ def _context_of(task: asyncio.Task[Any]) -> contextvars.Context | None:
 
 class _Trio:
     scoped = True
-    cancelled: type[BaseException] = trio.Cancelled
+
+    @property
+    def cancelled(self) -> type[BaseException]:
+        return anyio.get_cancelled_exc_class()
 
     def current_task(self) -> object | None:
         return None
@@ -119,9 +122,10 @@ class _Trio:
         return []
 
 
-_KINDS: dict[str, Loop] = {"asyncio": _Asyncio(), "trio": _Trio()}
+_ASYNCIO: Loop = _Asyncio()
+_TRIO: Loop = _Trio()
 
 
 def current_loop() -> Loop:
     """The kind of the running event loop."""
-    return _KINDS[sniffio.current_async_library()]
+    return _ASYNCIO if anyio.get_cancelled_exc_class() is asyncio.CancelledError else _TRIO

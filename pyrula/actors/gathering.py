@@ -8,7 +8,8 @@ from typing import Any
 
 import anyio
 
-from pyrula.actors.attempt import Attempt, OwnedScope, call_scope
+from pyrula.actors.attempt import Attempt
+from pyrula.actors.calls import OwnedScope, call_scope
 from pyrula.contracts.errors import AttemptEnded, InvalidInput, SuspendInGatherLeg
 
 __all__ = ["gather"]

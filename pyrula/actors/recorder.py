@@ -165,9 +165,7 @@ class Recorder:
         """Send the rest and end the run."""
         entries, consumed = await self._rest()
         before = self._written
-        await self.through_outages(
-            lambda: self._store.finish(self._claim, before, entries, ending, consumed=consumed)
-        )
+        await self.through_outages(lambda: self._store.finish(self._claim, before, entries, ending, consumed=consumed))
         self._written += len(entries)
 
     async def requeue(self) -> None:

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import anyio
 import anyio.to_thread
-import orjson
 
-from pyrula.actors.attempt import Attempt, Call
+from pyrula.actors.attempt import Attempt
+from pyrula.actors.calls import Call
 from pyrula.actors.core.failures import describe, step_failed
 from pyrula.actors.core.journal import Kind, Record
 from pyrula.actors.core.retrying import DURABLE_DELAY, retry_delay
@@ -26,7 +26,7 @@ from pyrula.contracts.errors import (
     StepFailed,
     StepTimedOut,
 )
-from pyrula.contracts.events import EventType
+from pyrula.contracts.events import EventType, raw_json
 from pyrula.contracts.options import Retry
 from pyrula.contracts.runs import RunStatus
 from pyrula.contracts.store import Parking
@@ -121,7 +121,7 @@ async def _live(attempt: Attempt, spec: StepSpec, call: Call, record: Record | N
         break
     if call.interrupted:
         raise await attempt.loop.cancellation()
-    data: dict[str, Any] = {"result": orjson.Fragment(raw), "function": _name(spec.fn)}
+    data: dict[str, Any] = {"result": raw_json(raw), "function": _name(spec.fn)}
     if tries > 1:
         data["attempts"] = tries
     seq = attempt.recorder.add(EventType.STEP_COMPLETED, call.key, data)

@@ -7,14 +7,13 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-import orjson
 
 from pyrula.actors.attempt import Attempt
 from pyrula.actors.core.journal import Kind
 from pyrula.actors.core.scope import VALUE
 from pyrula.contracts.errors import InvalidInput
-from pyrula.contracts.events import EventType
-from pyrula.contracts.values import encode
+from pyrula.contracts.events import EventType, raw_json
+from pyrula.contracts.values import decode, encode
 
 __all__ = ["checkpoint", "commit", "new_uuid", "now", "random_number", "set_attributes", "stream"]
 
@@ -63,9 +62,9 @@ async def checkpoint(attempt: Attempt, state: Any, given: bool) -> Any:
         raw = encode(state, path="state", limit=attempt.settings.payload_limit)
     else:
         last = attempt.journal.checkpoint
-        raw = orjson.dumps(None if last is None else last.data["state"])
-    decoded = orjson.loads(raw)
-    seq = attempt.recorder.add(EventType.CHECKPOINT_SAVED, key, {"state": orjson.Fragment(raw)})
+        raw = encode(None if last is None else last.data["state"])
+    decoded = decode(raw)
+    seq = attempt.recorder.add(EventType.CHECKPOINT_SAVED, key, {"state": raw_json(raw)})
     await attempt.recorder.flush(seq)
     attempt.journal.remember_checkpoint(seq, decoded)
     return decoded

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
-import orjson
 
-from pyrula.actors.attempt import Attempt, Mail
+from pyrula.actors.attempt import Attempt
 from pyrula.actors.core.journal import Kind, Record
 from pyrula.actors.core.scope import WAIT
 from pyrula.contracts.errors import InvalidInput, ReplayInputChanged, SignalTimeout, SuspendInGatherLeg
-from pyrula.contracts.events import EventType
+from pyrula.contracts.events import EventType, raw_json
+from pyrula.contracts.mail import Mail, MailKind
 from pyrula.contracts.runs import RunStatus
 from pyrula.contracts.store import Parking
 from pyrula.contracts.values import encode
@@ -113,15 +113,13 @@ async def _wait(
         await attempt.take_slot()
         mail = next((m for m in attempt.mail if accepts(m)), None)
         if mail is None:
-            await attempt.park(
-                Parking(RunStatus.WAITING, topic, deadline), None if record is not None else opener
-            )
+            await attempt.park(Parking(RunStatus.WAITING, topic, deadline), None if record is not None else opener)
         attempt.free_slot()
     if mail is None:
         await attempt.recorder.flush(attempt.recorder.add(timed_out, key, {}))
         raise SignalTimeout(f"nothing came for {topic!r} before its deadline")
     attempt.consume(mail)
-    raw = orjson.Fragment(encode(mail.payload, path="payload"))
+    raw = raw_json(encode(mail.payload, path="payload"))
     data = {"name": mail.name, "message_id": mail.message_id, "payload": raw}
     await attempt.recorder.flush(attempt.recorder.add(received, key, data, mail.raw))
     return mail.payload
@@ -173,7 +171,7 @@ async def wait_for_signal(attempt: Attempt, name: str, timeout: float | None) ->
         (EventType.SIGNAL_AWAITED, key, {"name": name, "deadline": deadline}),
         topic=topic,
         deadline=deadline,
-        accepts=lambda m: m.kind == "signal" and m.name == name,
+        accepts=lambda m: m.kind == MailKind.SIGNAL and m.name == name,
         received=EventType.SIGNAL_RECEIVED,
         timed_out=EventType.SIGNAL_TIMED_OUT,
     )
@@ -191,7 +189,7 @@ async def interrupt(attempt: Attempt, question: Any, name: str | None, timeout: 
         assert record is not None
         return _outcome(record, topic, EventType.INTERRUPT_TIMED_OUT)
     deadline = _deadline(attempt, record, timeout)
-    raw = orjson.Fragment(encode(question, path="question", limit=attempt.settings.payload_limit))
+    raw = raw_json(encode(question, path="question", limit=attempt.settings.payload_limit))
     return await _wait(
         attempt,
         key,
@@ -199,7 +197,7 @@ async def interrupt(attempt: Attempt, question: Any, name: str | None, timeout: 
         (EventType.INTERRUPT_RAISED, key, {"name": asked, "question": raw, "deadline": deadline}),
         topic=topic,
         deadline=deadline,
-        accepts=lambda m: m.kind == "answer" and m.name == asked,
+        accepts=lambda m: m.kind == MailKind.ANSWER and m.name == asked,
         received=EventType.INTERRUPT_RESUMED,
         timed_out=EventType.INTERRUPT_TIMED_OUT,
     )

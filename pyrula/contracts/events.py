@@ -14,7 +14,18 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-__all__ = ["SCHEMA", "TERMINAL_TYPES", "Entry", "Event", "EventType", "entry", "from_micros", "parse", "to_micros"]
+__all__ = [
+    "SCHEMA",
+    "TERMINAL_TYPES",
+    "Entry",
+    "Event",
+    "EventType",
+    "entry",
+    "from_micros",
+    "parse",
+    "raw_json",
+    "to_micros",
+]
 
 SCHEMA: Final = 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -99,8 +110,13 @@ class Entry(NamedTuple):
 
 
 def entry(kind: str, at: int, attempt: int, key: str, data: Mapping[str, Any]) -> bytes:
-    """Encode one journal entry. Values already encoded go in as `orjson.Fragment`."""
+    """Encode one journal entry. A value that is encoded already goes in as `raw_json(value)`."""
     return orjson.dumps([SCHEMA, kind, at, attempt, key, data])
+
+
+def raw_json(encoded: bytes) -> Any:
+    """Encoded JSON as a value of an entry's data, taken over as it is."""
+    return orjson.Fragment(encoded)
 
 
 def parse(seq: int, raw: bytes) -> Entry:

@@ -23,9 +23,10 @@ from pyrula.contracts.errors import (
 )
 from pyrula.contracts.events import TERMINAL_TYPES, Event, parse, to_micros
 from pyrula.contracts.ids import check_id, check_workflow_name, digest, new_id, run_id_for_key
+from pyrula.contracts.mail import MailKind, pack
 from pyrula.contracts.runs import Page, Run, RunStatus
 from pyrula.contracts.store import Message, NewRun, RunRecord, Store
-from pyrula.contracts.values import DEFAULT_LIMIT, InputSpec, decode_json, encode
+from pyrula.contracts.values import InputSpec, decode_json, encode
 from pyrula.workflows.records import TERMINAL_STATUS, run_of
 from pyrula.workflows.registry import Workflow, registry
 
@@ -102,16 +103,20 @@ class WorkflowClient:
         for run, answer in zip(new, answers, strict=True):
             if answer.created:
                 self._remember(run.run_id)
-                runs.append(run_of(RunRecord(
-                    workflow=run.workflow,
-                    run_id=run.run_id,
-                    status=RunStatus.QUEUED,
-                    owner=run.owner,
-                    priority=run.priority,
-                    submitted_at=answer.submitted_at,
-                    input=run.input,
-                    attributes=run.attributes,
-                )))
+                runs.append(
+                    run_of(
+                        RunRecord(
+                            workflow=run.workflow,
+                            run_id=run.run_id,
+                            status=RunStatus.QUEUED,
+                            owner=run.owner,
+                            priority=run.priority,
+                            submitted_at=answer.submitted_at,
+                            input=run.input,
+                            attributes=run.attributes,
+                        )
+                    )
+                )
                 continue
             if answer.input_digest != run.input_digest:
                 raise IdempotencyConflict(
@@ -155,7 +160,9 @@ class WorkflowClient:
                         return _result_of(await self.get(name, run_id))
                 left = pause if deadline is None else min(pause, deadline - time.monotonic())
                 if left <= 0:
-                    raise RunTimedOut(name, run_id, f"has not ended within {timeout} s; it is {record.status}", "result_timeout")
+                    raise RunTimedOut(
+                        name, run_id, f"has not ended within {timeout} s; it is {record.status}", "result_timeout"
+                    )
                 fresh = False
                 with anyio.move_on_after(left):
                     bell = await ending.next()
@@ -252,7 +259,7 @@ class WorkflowClient:
         """Send a signal. It is kept until the run waits for it. Raises `RunNotFound`, or `WrongRunState` when it has ended."""
         check_id(signal, "signal")
         message_id = new_id() if idempotency_key is None else f"k:{idempotency_key}"
-        await self._deliver(name, run_id, ("signal", message_id, signal, payload), f"signal:{signal}")
+        await self._deliver(name, run_id, (MailKind.SIGNAL, message_id, signal, payload), f"signal:{signal}")
 
     async def resume(self, name: str, run_id: str, answer: Any, key: str | None = None) -> None:
         """Answer a run's open question. `key` names it; without one, the question that is open now.
@@ -265,7 +272,7 @@ class WorkflowClient:
             raise WrongRunState(name, run_id, status, "it has no open question to answer")
         # The first answer to a question counts: the message's id is the question's own.
         asked, message_id = found or (key or "", new_id())
-        await self._deliver(name, run_id, ("answer", message_id, asked, answer), f"interrupt:{asked}")
+        await self._deliver(name, run_id, (MailKind.ANSWER, message_id, asked, answer), f"interrupt:{asked}")
 
     async def _open_question(self, name: str, run_id: str, key: str | None) -> tuple[str, str] | None:
         """The name of the open question (the one under `key`, if given) and the id its answer carries."""
@@ -283,12 +290,14 @@ class WorkflowClient:
 
     async def cancel(self, name: str, run_id: str, reason: str | None = None) -> None:
         """Ask a run to end after its clean-up. Raises `RunNotFound`, or `WrongRunState` when it has ended."""
-        await self._deliver(name, run_id, ("cancel", new_id(), "", reason), "", control=True)
+        await self._deliver(name, run_id, (MailKind.CANCEL, new_id(), "", reason), "", control=True)
 
     async def terminate(self, name: str, run_id: str, reason: str | None = None) -> Run:
         """End a run at once, without its worker and without clean-up. Raises as `cancel` does."""
         ttl = getattr(self.store, "completed_ttl", 86400.0)
-        before = await self.store.terminate(name, run_id, encode({"reason": reason}, path="reason"), keep_ms=int(ttl * 1000))
+        before = await self.store.terminate(
+            name, run_id, encode({"reason": reason}, path="reason"), keep_ms=int(ttl * 1000)
+        )
         run = await self.get(name, run_id)
         if run.status is not RunStatus.TERMINATED:
             raise WrongRunState(name, run_id, before, "there is nothing left to terminate")
@@ -306,7 +315,7 @@ class WorkflowClient:
         self, name: str, run_id: str, mail: tuple[str, str, str, Any], topic: str, *, control: bool = False
     ) -> None:
         check_workflow_name(name)
-        raw = encode(list(mail), path="payload", limit=DEFAULT_LIMIT)
+        raw = pack(*mail)
         delivery = await self.store.deliver(name, run_id, Message(mail[1], topic, raw, control))
         if not delivery.accepted:
             raise WrongRunState(name, run_id, delivery.status, "it takes no more messages")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pyrula.actors.attempt import Attempt, Settings
+from pyrula.actors.running import run_attempt
 from pyrula.actors.supervision import OutageLog
 from pyrula.contracts.errors import ConfigurationError, StoreUnavailable
 from pyrula.contracts.events import Event
@@ -35,7 +36,7 @@ class InlineWorkflowRunner:
         await self.store.load(name, run_id, ends=False)
         claim = await self.store.claim_run(name, run_id, worker="inline", lease_ms=_LEASE_MS)
         if claim is not None:
-            await Attempt(self.store, claim, body_of(item), settings=Settings(), outage=_Plain()).run()
+            await run_attempt(Attempt(self.store, claim, body_of(item), settings=Settings(), outage=_Plain()))
         return [event async for event in self.client.events(name, run_id)]
 
 

@@ -80,7 +80,9 @@ class Registry:
         for item in chosen:
             found = self.get(item) if isinstance(item, str) else item
             if not isinstance(found, Workflow):
-                raise ConfigurationError(f"{item!r} is not a workflow; import its module, and decorate it with @workflow")
+                raise ConfigurationError(
+                    f"{item!r} is not a workflow; import its module, and decorate it with @workflow"
+                )
             selected[found.name] = found
         return selected
 
@@ -130,7 +132,9 @@ def workflow(
 
     def decorate(fn: BodyFunction) -> Workflow:
         if not inspect.iscoroutinefunction(fn):
-            raise ConfigurationError(f"{getattr(fn, '__qualname__', fn)!r} is not an async def; a workflow's body must be one")
+            raise ConfigurationError(
+                f"{getattr(fn, '__qualname__', fn)!r} is not an async def; a workflow's body must be one"
+            )
         called = name if isinstance(name, str) else fn.__name__
         made = Workflow(fn, name=check_workflow_name(called), version=version, timeout=timeout, retry=retry)
         registry.add(made)

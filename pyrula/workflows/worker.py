@@ -14,11 +14,13 @@ from typing import Any, Final
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from pyrula.actors.attempt import Attempt, Body, Ended, Settings
+from pyrula.actors.attempt import Attempt, Body, Settings
 from pyrula.actors.bridge import current_loop
 from pyrula.actors.capacity import Capacity
+from pyrula.actors.calls import call_scope
 from pyrula.actors.drive import Board
 from pyrula.actors.leases import LeaseThread
+from pyrula.actors.running import Ended, run_attempt
 from pyrula.actors.supervision import OutageLog, supervise
 from pyrula.contracts.errors import ClaimLost, InvalidInput, Shutdown
 from pyrula.contracts.ids import new_id
@@ -154,7 +156,9 @@ class WorkflowWorker:
 
     def _start_loops(self, loops: TaskGroup, group: TaskGroup, settings: Settings) -> None:
         for name in self._workflows:
-            loops.start_soon(supervise, f"claim loop of {name}", partial(self._claim_loop, name, group, settings), self._outage)
+            loops.start_soon(
+                supervise, f"claim loop of {name}", partial(self._claim_loop, name, group, settings), self._outage
+            )
         loops.start_soon(supervise, "orphan recovery", self._orphan_loop, self._outage)
         if isinstance(self.store, Timers):
             loops.start_soon(supervise, "timer loop", self._timer_loop, self._outage)
@@ -228,8 +232,6 @@ class WorkflowWorker:
 
     def _sweep_strays(self) -> None:
         """Cancel tasks that bodies left behind when their attempts ended."""
-        from pyrula.actors.attempt import call_scope
-
         over, self._over = self._over, []
         if not over:
             return
@@ -323,7 +325,7 @@ class WorkflowWorker:
         run_id = attempt.claim.run_id
         started = time.monotonic()
         try:
-            ended = await attempt.run()
+            ended = await run_attempt(attempt)
             self._report(attempt, ended, time.monotonic() - started)
         except Exception:
             log.exception("run %s: the attempt failed in the engine; its claim is left to run out", run_id)

@@ -14,7 +14,7 @@ from pyrula.actors.core.scope import Tail
 from pyrula.contracts.errors import VersionSkew
 from pyrula.contracts.events import Entry, EventType
 
-__all__ = ["Journal", "Kind", "Record"]
+__all__ = ["Journal", "Kind", "Record", "never_asked"]
 
 
 class Kind:
@@ -209,3 +209,13 @@ def _last_failures(history: list[Entry], *, failed: bool) -> list[Entry]:
         if not tail.add(entry.key):
             break
     return found
+
+
+def never_asked(left: Record) -> VersionSkew:
+    """The refusal of a replay that ends with a record which nothing asked for."""
+    return VersionSkew(
+        f"the journal holds a {left.kind} at {left.key!r} that the code no longer asks for; "
+        "restore the code (or branch with ctx.patched), then retry the run",
+        recorded=f"{left.kind} {left.key!r}",
+        asked="nothing",
+    )

@@ -76,9 +76,7 @@ def _slices(server: Server, workflows: Sequence[str], below: tuple[str, str]) ->
     return [_Slices(name, prefix, below) for name in workflows for prefix in server.keys.shards(name)]
 
 
-async def listing(
-    server: Server, workflows: Sequence[str], wanted: Filter, limit: int, cursor: str | None
-) -> Listing:
+async def listing(server: Server, workflows: Sequence[str], wanted: Filter, limit: int, cursor: str | None) -> Listing:
     """The next `limit` runs that match, newest first, over all shards."""
     if limit < 1:
         raise InvalidInput(f"limit={limit}: at least 1", "limit")

@@ -87,9 +87,7 @@ class Server:
     def _open(self, address: Address) -> None:
         self.address = address
         self._subscriptions = LoopLocal(lambda: Subscriptions(address, connect_timeout=self._connect_timeout))
-        self._pool = WirePool(
-            address, connect_timeout=self._connect_timeout, command_timeout=self._command_timeout
-        )
+        self._pool = WirePool(address, connect_timeout=self._connect_timeout, command_timeout=self._command_timeout)
 
     # --- connections --------------------------------------------------------------------
 
@@ -240,7 +238,7 @@ class Server:
 
     async def _load(self) -> None:
         lib = library()
-        gone, = await self.commands([("SISMEMBER", PRUNED_KEY, lib.name)])
+        (gone,) = await self.commands([("SISMEMBER", PRUNED_KEY, lib.name)])
         if gone:
             raise pruned(lib.name, self.label)
         try:

@@ -391,7 +391,9 @@ class ValkeyStore:
             raise RunNotFound(workflow, run_id)
         return replies.record(workflow, run_id, flat, first or (), last or ())
 
-    async def read_journal(self, workflow: str, run_id: str, *, after: int = 0, limit: int = _JOURNAL_PAGE) -> TailChunk:
+    async def read_journal(
+        self, workflow: str, run_id: str, *, after: int = 0, limit: int = _JOURNAL_PAGE
+    ) -> TailChunk:
         """Journal entries behind `after`."""
         key = self._keys.prefix(workflow, run_id) + b"log:" + run_id.encode()
         return replies.stream_entries(await self._server.command("XRANGE", key, f"({after}-0", "+", "COUNT", limit))
@@ -432,7 +434,9 @@ class ValkeyStore:
         submitted_before: int | None = None,
     ) -> int:
         """How many runs match."""
-        return await count(self._server, workflows, Filter(status, owner, attributes, submitted_after, submitted_before))
+        return await count(
+            self._server, workflows, Filter(status, owner, attributes, submitted_after, submitted_before)
+        )
 
     # --- following ----------------------------------------------------------------------
 

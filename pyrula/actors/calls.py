@@ -1,0 +1,46 @@
+"""Calls under way, and the scope that a task's calls belong to. State only; the rules are the attempt's."""
+
+from __future__ import annotations
+
+import contextvars
+from dataclasses import dataclass
+from typing import Final
+
+import anyio
+
+from pyrula.actors.core.scope import Scope
+
+__all__ = ["Call", "OwnedScope", "call_scope"]
+
+
+class OwnedScope(Scope):
+    """A scope that knows whose it is, so that a task can be told to which attempt it belongs."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: object, path: str = "") -> None:
+        super().__init__(path)
+        self.owner = owner
+
+    def leg(self, gather: int, index: int) -> OwnedScope:
+        return OwnedScope(self.owner, super().leg(gather, index).path)
+
+
+call_scope: Final[contextvars.ContextVar[OwnedScope]] = contextvars.ContextVar("pyrula_call_scope")
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A live call under way.
+
+    `task` (asyncio) or `scope` (trio) is how it is interrupted. `settled`: its outcome is
+    numbered; `retrying`: it waits for its next try.
+    """
+
+    key: str
+    label: str
+    task: object | None = None
+    scope: anyio.CancelScope | None = None
+    interrupted: bool = False
+    retrying: bool = False
+    settled: bool = False
