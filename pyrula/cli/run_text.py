@@ -1,0 +1,156 @@
+"""Runs as a person reads them: rows of a table, and one run in full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import orjson
+
+from pyrula.cli.event_text import event_line, summary
+from pyrula.cli.output import Output, Part, Table
+from pyrula.cli.wording import STATUS_STYLE, ago, clean, compact, duration, exact, one_line
+from pyrula.contracts.events import Event
+from pyrula.contracts.runs import Run, RunStatus
+
+__all__ = ["headline", "note_on", "print_run", "runs_table", "status_part"]
+
+_LABEL: Final = 14
+_LAST: Final = 10
+
+
+def status_part(status: RunStatus) -> Part:
+    """A status in its colour."""
+    return str(status), STATUS_STYLE.get(status, "")
+
+
+def note_on(run: Run, now: datetime) -> str:
+    """What a run waits for or failed with."""
+    if run.error is not None:
+        return one_line(str(run.error.get("message") or run.error.get("reason") or run.error.get("code") or ""))
+    if run.status.ended:
+        return ""
+    wake = f"wakes {ago(run.wake_at, now)}" if run.wake_at is not None else ""
+    if run.status is RunStatus.WAITING and run.waiting_on:
+        kind, _, name = run.waiting_on.partition(":")
+        waits = f"signal {clean(name)}" if kind == "signal" else f"answer to {clean(name)}"
+        return f"{waits}, until {ago(run.wake_at, now)}" if run.wake_at is not None else waits
+    return wake
+
+
+def _took(run: Run, now: datetime) -> str:
+    if run.started_at is None:
+        return ""
+    return duration((run.finished_at or now) - run.started_at)
+
+
+def runs_table(runs: Sequence[Run], now: datetime) -> Table:
+    """Runs under titles; a column that would be empty is left out."""
+    columns: list[tuple[str, list[Part]]] = [
+        ("RUN", [clean(run.run_id) for run in runs]),
+        ("WORKFLOW", [clean(run.name) for run in runs]),
+        ("STATUS", [status_part(run.status) for run in runs]),
+        ("OWNER", [clean(run.owner or "") for run in runs]),
+        ("SUBMITTED", [ago(run.submitted_at, now) for run in runs]),
+        ("TOOK", [_took(run, now) for run in runs]),
+        ("ATTRIBUTES", [_pairs(run.attributes) for run in runs]),
+        ("NOTE", [(note_on(run, now), "dim") for run in runs]),
+    ]
+    kept = [(title, cells) for title, cells in columns if any(c if isinstance(c, str) else c[0] for c in cells)]
+    rows = list(zip(*(cells for _, cells in kept), strict=True))
+    return Table([title for title, _ in kept], rows, frozenset({"ATTRIBUTES", "NOTE"}), frozenset({"TOOK"}))
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{clean(k)}={clean(v) if isinstance(v, str) else compact(v)}" for k, v in values.items())
+
+
+def headline(run: Run) -> list[Part]:
+    """Workflow, id and status on one line."""
+    return [(clean(run.name), "bold"), "  ", clean(run.run_id), "  ", status_part(run.status)]
+
+
+def print_run(
+    out: Output, run: Run, *, now: datetime, events: Sequence[Event], left_out: int, committed: Mapping[str, Any]
+) -> None:
+    """One run in full. `events` are the last of its journal, `left_out` the number of those before them."""
+    out.line(*headline(run))
+    for label, value in _facts(run, now):
+        out.line((f"  {label:<{_LABEL}}", "dim"), value)
+    _block(out, "Input", run.input)
+    if run.status is RunStatus.COMPLETED:
+        _block(out, "Result", run.result)
+    if run.error is not None:
+        _print_error(out, run.error)
+    _print_question(out, run, events)
+    for key, value in committed.items():
+        _block(out, f"Published as {clean(key)}", value)
+    if events or left_out:
+        before = f" (counted without the {left_out:,} before them)" if left_out else ""
+        out.line()
+        out.line(("Journal", "bold"), f"  {summary(events)}{before}")
+        for event in events[-_LAST:]:
+            out.fitted(*event_line(event))
+
+
+def _facts(run: Run, now: datetime) -> Iterable[tuple[str, Part]]:
+    def when(time: datetime) -> str:
+        return f"{exact(time)}  ({ago(time, now)})"
+
+    if run.owner is not None:
+        yield "owner", clean(run.owner)
+    if run.priority:
+        yield "priority", str(run.priority)
+    if run.attempt:
+        yield "attempt", str(run.attempt)
+    if run.submitted_at is not None:
+        yield "submitted", when(run.submitted_at)
+    if run.started_at is not None:
+        yield "started", when(run.started_at)
+    if run.finished_at is not None:
+        took = f", took {duration(run.finished_at - run.started_at)}" if run.started_at is not None else ""
+        yield "finished", f"{when(run.finished_at)}{took}"
+    if run.waiting_on is not None and not run.status.ended:
+        yield "waiting on", clean(run.waiting_on)
+    if run.wake_at is not None and not run.status.ended:
+        yield "wakes", when(run.wake_at)
+    if run.worker is not None:
+        yield "worker", clean(run.worker)
+    if run.attributes:
+        yield "attributes", _pairs(run.attributes)
+
+
+def _block(out: Output, title: str, value: Any) -> None:
+    """A value under its title: beside it when short, else spread out below."""
+    short = compact(value)
+    out.line()
+    if len(short) <= 60:
+        out.line((title, "bold"), f"  {short}")
+        return
+    out.line((title, "bold"))
+    for line in clean(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()).splitlines():
+        out.line(f"  {line}")
+
+
+def _print_error(out: Output, error: Mapping[str, Any]) -> None:
+    kind = str(error.get("type") or error.get("code") or "error")
+    message = str(error.get("message") or error.get("reason") or "")
+    out.line()
+    out.line(("Error", "bold red"), f"  {one_line(f'{kind}: {message}' if message else kind)}")
+    if error.get("code") and error["code"] != kind:
+        out.line(("  code          ", "dim"), clean(str(error["code"])))
+    if error.get("detail"):
+        out.line(("  detail        ", "dim"), compact(error["detail"]))
+    for line in str(error.get("traceback") or "").splitlines():
+        out.line((f"  {clean(line)}", "dim"))
+
+
+def _print_question(out: Output, run: Run, events: Sequence[Event]) -> None:
+    if run.status is not RunStatus.WAITING or not (run.waiting_on or "").startswith("interrupt:"):
+        return
+    key = (run.waiting_on or "").removeprefix("interrupt:")
+    asked = [event for event in events if event.type == "interrupt.raised" and event.data.get("name") == key]
+    if asked:
+        _block(out, "Question", asked[-1].data.get("question"))
+    out.line((f"  answer it: pyrula runs resume {clean(run.run_id)} JSON", "dim"))
