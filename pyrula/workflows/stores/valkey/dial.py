@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 from libvalkey import ProtocolError, Reader, ReplyError, pack_command
 
-from pyrula.contracts.errors import StoreUnavailable
+from pyrula.contracts.errors import ConfigurationError, StoreUnavailable
 from pyrula.workflows.stores.valkey.address import Address
 
 __all__ = ["PENDING", "ConnectionBroken", "Dialled", "LoginRefused", "QuietSocket", "Seal", "dial"]
@@ -133,14 +133,16 @@ class Dialled:
 async def dial(address: Address, *, timeout: float, client_name: str) -> Dialled:
     """Connect and log in, within `timeout` seconds.
 
-    Raises `LoginRefused` when another attempt would end the same way, else `StoreUnavailable`.
+    Raises `LoginRefused` when another attempt would end the same way, else `StoreUnavailable`;
+    `ConfigurationError` when the certificates cannot be read.
     """
     label = address.label
+    context = await anyio.to_thread.run_sync(_tls_context, address) if address.tls else None
     sock: QuietSocket | None = None
     try:
         with anyio.fail_after(timeout):
             sock = await _connect(address, timeout)
-            seal = await _handshake(sock, address) if address.tls else None
+            seal = await _handshake(sock, Seal(context, address.host)) if context is not None else None
             dialled = Dialled(sock, Reader(notEnoughData=PENDING), seal, label)
             await _login(dialled, address, client_name)
     except TimeoutError as error:
@@ -211,9 +213,17 @@ def _tune(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-async def _handshake(sock: QuietSocket, address: Address) -> Seal:
-    context = await anyio.to_thread.run_sync(address.ssl_context)
-    seal = Seal(context, address.host)
+def _tls_context(address: Address) -> ssl.SSLContext:
+    try:
+        return address.ssl_context()
+    except OSError as error:  # ssl.SSLError is one
+        files = ", ".join(name for name in (address.ca_certs, address.certfile, address.keyfile) if name)
+        raise ConfigurationError(
+            f"the certificates for Valkey at {address.label} cannot be read ({files}): {error.strerror or error}"
+        ) from error
+
+
+async def _handshake(sock: QuietSocket, seal: Seal) -> Seal:
     while True:
         done = seal.handshake()
         if data := seal.outgoing():

@@ -40,7 +40,7 @@ class Breakage:
 
 
 class Owner(ABC):
-    """Whoever reads the replies of a link."""
+    """Whoever reads the replies of a link. A link holds its owner weakly, and an owner that goes takes it along."""
 
     @abstractmethod
     def take(self, gets: Callable[[], Any]) -> int:
@@ -74,7 +74,7 @@ class Link(ABC):
         self._seal: Seal | None = dialled.seal
         self._feed = dialled.reader.feed
         self._gets = dialled.reader.gets
-        self._owner = owner
+        self._owner = weakref.ref(owner)
         self._out: list[bytes] = []  # whole commands, not sealed yet
         self._rest: memoryview | None = None  # what the socket did not take; sealed
         self._token: weakref.ref[Any] = weakref.ref(current_token().native_token)
@@ -112,14 +112,21 @@ class Link(ABC):
         self._rest = None
         self._detach()
         self._sock.close()
-        self._owner.lost(breakage)
+        owner = self._owner()
+        if owner is not None:
+            owner.lost(breakage)
 
     def close(self) -> None:
         """Break on purpose, from a task of any loop; callers that still wait learn it in their own."""
-        token = self._token()
-        if token is current_token().native_token:
+        if self._token() is current_token().native_token:
             self._close()
-        elif token is None or not run_soon(token, self._close):
+        else:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """The same for where no loop may run, as in a finalizer: the link's own loop closes it soon."""
+        token = self._token()
+        if token is None or not run_soon(token, self._close):
             # The loop is over, and nobody waits there any more.
             self.breakage = Breakage(f"the connection to {self.label} was closed")
             self._sock.close()
@@ -147,8 +154,11 @@ class Link(ABC):
             return
         self.moved = True
         self._feed(data)
+        owner = self._owner()
+        if owner is None:
+            return  # it has just gone, and this link is about to be closed
         try:
-            woken = self._owner.take(self._gets)
+            woken = owner.take(self._gets)
         except (ProtocolError, LookupError) as error:
             self.fail(Breakage(f"{self.label} sent what no command asked for", error))
             return

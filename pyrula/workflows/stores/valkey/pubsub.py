@@ -151,6 +151,8 @@ class Listener:
 class Subscriptions(Owner):
     """One connection in subscribe mode, shared by the tasks of the loop it is first used in."""
 
+    _link: Link | None = None
+
     def __init__(
         self, address: Address, *, connect_timeout: float = 5.0, client_name: str = "pyrula", buffer: int = _BUFFER
     ) -> None:
@@ -159,7 +161,6 @@ class Subscriptions(Owner):
         self.client_name = client_name
         self.buffer = buffer
         """How many messages each listener keeps."""
-        self._link: Link | None = None
         self._channels: dict[bytes, _Channel] = {}
         self._inboxes: dict[_Inbox, None] = {}
         # What the server has been asked, in order: it confirms in that order.
@@ -213,6 +214,10 @@ class Subscriptions(Owner):
         self._closed = True
         if self._link is not None:
             self._link.close()
+
+    def __del__(self) -> None:
+        if self._link is not None:
+            self._link.abandon()
 
     def _closed_error(self) -> StoreUnavailable:
         return StoreUnavailable(f"the subscriptions at {self.address.label} were closed")

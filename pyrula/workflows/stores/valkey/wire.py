@@ -28,8 +28,6 @@ _TICKS: Final = 4
 _BACKOFF_FIRST: Final = 0.01
 _BACKOFF_CAP: Final = 0.5
 
-_FAILURES: Final = frozenset((Breakage, ReplyError))
-
 _UNAVAILABLE: Final = (
     "LOADING",
     "MASTERDOWN",
@@ -85,6 +83,8 @@ class Wire(Owner):
     fails the calls with `StoreUnavailable`.
     """
 
+    _link: Link | None = None
+
     def __init__(
         self,
         address: Address,
@@ -99,7 +99,6 @@ class Wire(Owner):
         self.command_timeout = command_timeout
         self.max_pending = max_pending
         self.client_name = client_name
-        self._link: Link | None = None
         self._waiting: deque[Slot | Batch] = deque()
         self._dialling: anyio.Lock | None = None
         self._room: anyio.Event | None = None
@@ -140,7 +139,7 @@ class Wire(Owner):
             self._waiting.extend([Batch(slot, replies)] * replies)
         link.send(data)
         reply = await slot
-        if reply.__class__ in _FAILURES:
+        if reply.__class__ is Breakage or reply.__class__ is ReplyError:
             _raise(reply, retry)
             return await self.call_packed(data, replies, retry=False)
         return reply
@@ -150,6 +149,10 @@ class Wire(Owner):
         self._closed = True
         if self._link is not None:
             self._link.close()
+
+    def __del__(self) -> None:
+        if self._link is not None:
+            self._link.abandon()
 
     def _closed_error(self) -> StoreUnavailable:
         return StoreUnavailable(f"the connection to {self.address.label} was closed")
