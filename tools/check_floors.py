@@ -72,7 +72,9 @@ ROOMS: Mapping[str, Room] = {
 EXCEPTIONS: Mapping[str, Mapping[str, str]] = {}
 
 # The modules that may import asyncio, each with the asyncio-only library it bridges to.
-ASYNCIO_BRIDGES: Mapping[str, str] = {}
+ASYNCIO_BRIDGES: Mapping[str, str] = {
+    "pyrula.actors.bridge": "asyncio's own tasks, which bodies start beside the engine's",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,7 @@ class Attempt:
         self.slot: anyio.Event | None = None
         self._idle: anyio.Event | None = None
         self._door: anyio.Event | None = None
+        self._matched: anyio.Event | None = None
         self.stop_reason: AttemptEnded | None = None
         self.closing = False
 
@@ -135,6 +136,8 @@ class Attempt:
         """The record of a call. A refusal ends the attempt even when the body catches it."""
         if self.fatal is not None:
             raise self.fatal
+        if self._matched is not None:
+            self._matched.set()
         try:
             return self.journal.match(key, kind)
         except ReplayRefused as error:
@@ -171,7 +174,8 @@ class Attempt:
         """Wait until other tasks have taken what was recorded before the cancel request."""
         with anyio.move_on_after(self.settings.cancel_timeout):
             while not self.journal.cancel_due:
-                await anyio.sleep(0.005)
+                self._matched = anyio.Event()
+                await self._matched.wait()
             return
         left = self.journal.unused()
         raise self.refuse(never_asked(left)) if left else RunAttemptEnded("the replay did not reach its cancel request")

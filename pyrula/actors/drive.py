@@ -67,5 +67,5 @@ def drive(body: Coroutine[Any, Any, Any], guard: Guard) -> Generator[Any, Any, A
         except GeneratorExit:
             body.close()
             raise
-        except BaseException as thrown:  # all of it belongs to the body, cancellation too
+        except BaseException as thrown:  # noqa: BLE001 - all of it belongs to the body, cancellation too
             error = thrown

@@ -40,7 +40,7 @@ class _Legs:
             if self.group is None or self.group.cancel_scope.cancel_called:
                 raise
             self._fail(error)  # a cancel request of the run, delivered to this leg
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - any error of a leg is the gather's
             if self.return_exceptions:
                 self.results[index] = error
             else:

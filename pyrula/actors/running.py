@@ -80,7 +80,6 @@ Outcome = Callable[[], Awaitable[Ended]]
 
 async def _drive(attempt: Attempt, endings: _Endings, scope: anyio.CancelScope) -> Outcome:
     """Run the body; gives what is to be done about how it came back."""
-    cancelled = attempt.loop.cancelled
     limit = attempt.body.timeout
     if attempt.stop_reason is not None:
         return endings.by(attempt.stop_reason)
@@ -98,28 +97,33 @@ async def _drive(attempt: Attempt, endings: _Endings, scope: anyio.CancelScope) 
     except AttemptEnded as ended:
         return endings.by(attempt.stop_reason or attempt.over or ended)
     except Abandoned:
-        log.error("run %s: its body would not end and was abandoned", attempt.claim.run_id)
+        log.error("run %s: its body would not end and was abandoned", attempt.claim.run_id)  # noqa: TRY400 - no trace helps
         return endings.by(attempt.stop_reason or attempt.over or Shutdown())
-    except cancelled:
-        if attempt.stop_reason is not None or attempt.over is not None:
-            return endings.by(attempt.stop_reason or attempt.over)
-        if scope.cancel_called:
-            return lambda: endings.failed(_timed_out(attempt))
-        if anyio.current_effective_deadline() == -math.inf:
-            # The worker itself is being cancelled, and this task with it.
-            attempt.stop_reason = Shutdown("the worker was cancelled")
-            return endings.by(attempt.stop_reason)
-        if not attempt.cancel.delivered:
-            return lambda: endings.failed(RuntimeError("the body raised a cancellation that nobody asked for"))
-        return endings.cancelled
+    except attempt.loop.cancelled:
+        return _cancellation(attempt, endings, scope)
     except KeyboardInterrupt:
         raise
     except BaseExceptionGroup as group:
         return endings.group(group)
-    except BaseException as error:  # SystemExit of a body ends its run, not the worker
+    except BaseException as error:  # noqa: BLE001 - SystemExit of a body ends its run, not the worker
         failure = error
         return lambda: endings.failed(failure)
     return lambda: endings.returned(result)
+
+
+def _cancellation(attempt: Attempt, endings: _Endings, scope: anyio.CancelScope) -> Outcome:
+    """Whose cancellation the body came back with."""
+    if attempt.stop_reason is not None or attempt.over is not None:
+        return endings.by(attempt.stop_reason or attempt.over)
+    if scope.cancel_called:
+        return lambda: endings.failed(_timed_out(attempt))
+    if anyio.current_effective_deadline() == -math.inf:
+        # The worker itself is being cancelled, and this task with it.
+        attempt.stop_reason = Shutdown("the worker was cancelled")
+        return endings.by(attempt.stop_reason)
+    if not attempt.cancel.delivered:
+        return lambda: endings.failed(RuntimeError("the body raised a cancellation that nobody asked for"))
+    return endings.cancelled
 
 
 async def _conclude(attempt: Attempt, outcome: Outcome) -> Ended:

@@ -23,6 +23,7 @@ from pyrula.contracts.errors import (
     AttemptEnded,
     ConcurrentStepIdError,
     InvalidInput,
+    PyrulaError,
     StepFailed,
     StepTimedOut,
 )
@@ -102,25 +103,12 @@ async def _live(attempt: Attempt, spec: StepSpec, call: Call, record: Record | N
         await _pause(attempt, call, record.opened.data["wake"])
     if spec.at_most_once:
         await attempt.recorder.flush(attempt.recorder.add(EventType.STEP_STARTED, call.key, {}))
-    while True:
-        tries += 1
-        try:
-            value = await _invoke(attempt, spec)
-            raw, result = normalize(
-                value, return_annotation(spec.fn), path="result", limit=attempt.settings.payload_limit
-            )
-        except (AttemptEnded, KeyboardInterrupt, GeneratorExit):
-            raise
-        except attempt.loop.cancelled:
-            if call.interrupted:
-                attempt.loop.calm()
-            raise
-        except BaseException as error:
-            await _failed(attempt, spec, call, error, tries)
-            continue
-        break
-    if call.interrupted:
-        raise await attempt.loop.cancellation()
+    value, tries = await _tried(attempt, spec, call, tries)
+    try:
+        raw, result = normalize(value, return_annotation(spec.fn), path="result", limit=attempt.settings.payload_limit)
+    except PyrulaError as error:
+        # Its effect has happened: another try would only repeat it.
+        raise step_failed(spec.step_id, call.key, await _record_failure(attempt, call, error, tries)) from error
     data: dict[str, Any] = {"result": raw_json(raw), "function": _name(spec.fn)}
     if tries > 1:
         data["attempts"] = tries
@@ -132,9 +120,30 @@ async def _live(attempt: Attempt, spec: StepSpec, call: Call, record: Record | N
     return result
 
 
+async def _tried(attempt: Attempt, spec: StepSpec, call: Call, tries: int) -> tuple[Any, int]:
+    """Run the function until it returns; its value, and the number of tries."""
+    while True:
+        tries += 1
+        try:
+            value = await _invoke(attempt, spec)
+        except (AttemptEnded, KeyboardInterrupt, GeneratorExit):
+            raise
+        except attempt.loop.cancelled:
+            if call.interrupted:
+                attempt.loop.calm()
+            raise
+        except BaseException as error:  # noqa: BLE001 - a step's SystemExit is the step's failure
+            await _failed(attempt, spec, call, error, tries)
+            continue
+        if call.interrupted:
+            raise await attempt.loop.cancellation()
+        return value, tries
+
+
 async def _unknown(attempt: Attempt, spec: StepSpec, call: Call) -> Any:
     error = AtMostOnceUnknown(
-        f"at-most-once step {spec.step_id!r} had been started when its worker was lost; whether it took effect is not known"
+        f"at-most-once step {spec.step_id!r} had been started when its worker was lost; "
+        "whether it took effect is not known"
     )
     await _record_failure(attempt, call, error, 1)
     raise step_failed(spec.step_id, call.key, {"error": describe(error), "attempts": 1})
@@ -214,7 +223,7 @@ def is_async(fn: Callable[..., Any]) -> bool:
         return bool(code.co_flags & _COROUTINE)
     while isinstance(fn, functools.partial):
         fn = fn.func
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(type(fn), "__call__", None))
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(vars(type(fn)).get("__call__"))
 
 
 def _name(fn: Callable[..., Any]) -> str:

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-
 from pyrula.actors.attempt import Attempt
 from pyrula.actors.core.journal import Kind
 from pyrula.actors.core.scope import VALUE
@@ -23,7 +22,8 @@ async def _recorded(attempt: Attempt, kind: str, make: Callable[[], Any]) -> Any
     key = attempt.current_scope().key(VALUE)
     record = attempt.match(key, kind)
     if attempt.served(record):
-        assert record is not None and record.outcome is not None
+        assert record is not None
+        assert record.outcome is not None
         return record.outcome.data["value"]
     if not attempt.open():
         await attempt.admit()
@@ -54,7 +54,8 @@ async def checkpoint(attempt: Attempt, state: Any, given: bool) -> Any:
     key = attempt.current_scope().key(VALUE)
     record = attempt.match(key, Kind.CHECKPOINT)
     if attempt.served(record):
-        assert record is not None and record.outcome is not None
+        assert record is not None
+        assert record.outcome is not None
         return record.outcome.data["state"]
     if not attempt.open():
         await attempt.admit()

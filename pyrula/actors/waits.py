@@ -143,8 +143,8 @@ def _same(attempt: Attempt, record: Record | None, field: str, asked: str, what:
     if recorded is not None and recorded != asked:
         raise attempt.refuse(
             ReplayInputChanged(
-                f"the journal holds a wait for {what} {recorded!r} at {record.key!r}, the code now waits for {asked!r}; "
-                "restore the code, then retry the run",
+                f"the journal holds a wait for {what} {recorded!r} at {record.key!r}, "
+                f"the code now waits for {asked!r}; restore the code, then retry the run",
                 recorded=str(recorded),
                 asked=asked,
             )

@@ -1,8 +1,8 @@
 """Everything that a workflow author or an operator of workers types."""
 
-from pyrula.contracts.options import Retry, WorkerOptions
 from pyrula.contracts.errors import NonRetryable
 from pyrula.contracts.events import Event
+from pyrula.contracts.options import Retry, WorkerOptions
 from pyrula.contracts.runs import Page, Run, RunStatus
 from pyrula.workflows.client import WorkflowClient
 from pyrula.workflows.context import Context

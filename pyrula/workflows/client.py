@@ -256,7 +256,7 @@ class WorkflowClient:
     async def signal(
         self, name: str, run_id: str, signal: str, payload: Any = None, idempotency_key: str | None = None
     ) -> None:
-        """Send a signal. It is kept until the run waits for it. Raises `RunNotFound`, or `WrongRunState` when it has ended."""
+        """Send a signal, kept until the run waits for it. Raises `RunNotFound`, or `WrongRunState` after the end."""
         check_id(signal, "signal")
         message_id = new_id() if idempotency_key is None else f"k:{idempotency_key}"
         await self._deliver(name, run_id, (MailKind.SIGNAL, message_id, signal, payload), f"signal:{signal}")

@@ -16,13 +16,13 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from pyrula.actors.attempt import Attempt, Body, Settings
 from pyrula.actors.bridge import current_loop
-from pyrula.actors.capacity import Capacity
 from pyrula.actors.calls import call_scope
+from pyrula.actors.capacity import Capacity
 from pyrula.actors.drive import Board
 from pyrula.actors.leases import LeaseThread
 from pyrula.actors.running import Ended, run_attempt
 from pyrula.actors.supervision import OutageLog, supervise
-from pyrula.contracts.errors import ClaimLost, InvalidInput, Shutdown
+from pyrula.contracts.errors import ClaimLost, InvalidInput, PyrulaError, ReplayInputChanged, Shutdown
 from pyrula.contracts.ids import new_id
 from pyrula.contracts.options import WorkerOptions
 from pyrula.contracts.store import Bell, BellKind, Claim, Lease, LeaseKeeper, Store, Timers
@@ -48,14 +48,25 @@ def body_of(item: Workflow) -> Body:
     def start(attempt: Attempt, given: Mapping[str, Any]) -> Any:
         return item.fn(Context(attempt), **item.spec.decode(given))
 
-    async def refused(error: InvalidInput) -> Any:
+    async def refused(error: PyrulaError) -> Any:
         raise error
 
     def guarded(attempt: Attempt, given: Mapping[str, Any]) -> Any:
         try:
             return start(attempt, given)
         except InvalidInput as error:
-            return refused(error)
+            if not attempt.journal.begun:
+                return refused(error)
+            return refused(
+                attempt.refuse(
+                    ReplayInputChanged(
+                        f"the run was started with an input that the code no longer takes ({error}); "
+                        "restore the parameters, then retry the run",
+                        recorded=", ".join(sorted(given)) or "no parameters",
+                        asked=", ".join(sorted(item.spec.hints)) or "no parameters",
+                    )
+                )
+            )
 
     return Body(item.name, guarded, item.retry, item.timeout)
 
@@ -346,7 +357,8 @@ class WorkflowWorker:
 
     async def _timer_loop(self) -> None:
         store = self.store
-        assert isinstance(store, Timers) and self._timer_bell is not None
+        assert isinstance(store, Timers)
+        assert self._timer_bell is not None
         while True:
             nearest = _NEVER
             for name in self._workflows:

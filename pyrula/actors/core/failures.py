@@ -21,7 +21,7 @@ def _type_name(kind: type) -> str:
 def _message(error: BaseException) -> str:
     try:
         text = str(error)
-    except Exception as broken:  # an error whose own text cannot be made is still recorded
+    except Exception as broken:  # noqa: BLE001 - an error whose own text cannot be made is still recorded
         text = f"<no text: {type(broken).__name__}>"
     return text.encode("utf-8", "replace").decode()[:_MESSAGE_LIMIT]
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyrula.contracts.errors import NonRetryable, NotEncodable, PayloadTooLarge
+from pyrula.contracts.errors import NonRetryable
 from pyrula.contracts.options import Retry
 
 __all__ = ["DURABLE_DELAY", "retry_delay"]
 
 # A longer pause between tries is a durable timer; a shorter one is waited out in place.
 DURABLE_DELAY: Final = 3.0
-_FINAL: Final = (NonRetryable, NotEncodable, PayloadTooLarge)
 
 
 def retry_delay(policy: Retry, error: BaseException, attempts: int, chance: float) -> float | None:
@@ -19,7 +18,7 @@ def retry_delay(policy: Retry, error: BaseException, attempts: int, chance: floa
 
     `chance` in [0, 1) spreads the delay by the policy's jitter. Exponential backoff, capped.
     """
-    if attempts >= policy.max_attempts or isinstance(error, _FINAL):
+    if attempts >= policy.max_attempts or isinstance(error, NonRetryable):
         return None
     if isinstance(error, policy.give_up_on) or not isinstance(error, policy.retry_on):
         return None

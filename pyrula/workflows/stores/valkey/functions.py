@@ -14,7 +14,7 @@ from libvalkey import ReplyError
 from pyrula.contracts.errors import StoreUnavailable
 from pyrula.lua import PREFIX, library
 from pyrula.workflows.stores.valkey.address import Address
-from pyrula.workflows.stores.valkey.sync import sync_client
+from pyrula.workflows.stores.valkey.sync import close, run, sync_client
 
 __all__ = ["PRUNED_KEY", "LibraryInfo", "is_missing", "libraries", "pruned", "upgrade_scripts"]
 
@@ -40,13 +40,14 @@ def is_missing(error: ReplyError) -> bool:
 def pruned(name: str, label: str) -> StoreUnavailable:
     """The error of a worker whose library was pruned while it was running."""
     return StoreUnavailable(
-        f"function library {name} was pruned from {label}: this build has been replaced; stop this process and deploy the new one"
+        f"function library {name} was pruned from {label}: this build has been replaced; "
+        "stop this process and deploy the new one"
     )
 
 
 def libraries(client: valkey.Valkey) -> list[LibraryInfo]:
     """The pyrula libraries in a server, this build's first."""
-    found: list[Any] = client.execute_command("FUNCTION", "LIST", "LIBRARYNAME", f"{PREFIX}*")
+    found: list[Any] = run(client, "FUNCTION", "LIST", "LIBRARYNAME", f"{PREFIX}*")
     current = library().name
     infos = []
     for item in found:
@@ -85,4 +86,4 @@ def upgrade_scripts(url: str, *, prune_stale: bool = False) -> list[str]:
     except (valkey.exceptions.ValkeyError, OSError) as error:
         raise StoreUnavailable(f"{address.label}: {error}") from error
     finally:
-        client.close()
+        close(client)

@@ -26,7 +26,7 @@ from pyrula.workflows.stores.valkey.functions import PRUNED_KEY, is_missing, pru
 from pyrula.workflows.stores.valkey.keys import Keys
 from pyrula.workflows.stores.valkey.loops import LoopLocal
 from pyrula.workflows.stores.valkey.pubsub import Subscriptions
-from pyrula.workflows.stores.valkey.sync import sync_client
+from pyrula.workflows.stores.valkey.sync import close, run_many, sync_client
 from pyrula.workflows.stores.valkey.wire import Wire, WirePool, translate
 
 __all__ = ["Server"]
@@ -136,7 +136,7 @@ class Server:
         if self._pool is not None:
             await self._pool.aclose()
         if self._sync is not None:
-            self._sync.close()
+            close(self._sync)
             self._sync = None
         if self._embedded is not None:
             self._embedded.leave()
@@ -227,10 +227,7 @@ class Server:
         """`functions`, blocking, for the one thread that renews leases."""
         client = self.client()
         try:
-            with client.pipeline(transaction=False) as pipe:
-                for name, prefix, *args in calls:
-                    pipe.execute_command("FCALL", self._names[name], 1, prefix, *args)
-                return list(pipe.execute())
+            return run_many(client, [("FCALL", self._names[name], 1, prefix, *args) for name, prefix, *args in calls])
         except valkey.exceptions.ResponseError as error:
             raise StoreError(str(error)) from error
         except (valkey.exceptions.ValkeyError, OSError) as error:
@@ -265,7 +262,8 @@ class Server:
         )
         if recorded is not None and int(recorded) != self.keys.shard_count:
             raise ConfigurationError(
-                f"workflow {workflow!r} is kept in {int(recorded)} shards in namespace {self.keys.namespace!r}, this store "
-                f"has shard_count={self.keys.shard_count}; use {int(recorded)}, or drain the name and delete its record"
+                f"workflow {workflow!r} is kept in {int(recorded)} shards in namespace {self.keys.namespace!r}, "
+                f"this store has shard_count={self.keys.shard_count}; "
+                f"use {int(recorded)}, or drain the name and delete its record"
             )
         self._known.add(workflow)

@@ -34,8 +34,8 @@ from pyrula.contracts.store import (
 )
 from pyrula.workflows.stores.valkey import replies
 from pyrula.workflows.stores.valkey.following import bells, tail, wait_end
-from pyrula.workflows.stores.valkey.server import Server
 from pyrula.workflows.stores.valkey.scan import Filter, count, listing
+from pyrula.workflows.stores.valkey.server import Server
 from pyrula.workflows.stores.valkey.shards import DueTimes, HotShards, ServerClock
 from pyrula.workflows.stores.valkey.wire import ConnectionBroken
 
@@ -272,7 +272,7 @@ class ValkeyStore:
             )
         if more:
             self._let_go(claim)
-        return cast(bytes, answer)
+        return cast("bytes", answer)
 
     async def inbox(self, claim: Claim) -> Sequence[bytes]:
         """All messages of a claimed run."""
@@ -359,7 +359,7 @@ class ValkeyStore:
             seconds, micros = await self._server.command("TIME")
             self._clock.update(int(seconds) * 1_000_000 + int(micros), time.monotonic())
             known = self._clock.estimate(time.monotonic())
-        return cast(int, known)
+        return cast("int", known)
 
     # --- from outside -------------------------------------------------------------------
 
