@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import random
 import socket
@@ -531,6 +532,22 @@ async def test_a_reply_that_nobody_asked_for_is_given_to_nobody() -> None:
 
 
 @pytest.mark.anyio
+async def test_a_call_that_breaks_its_connection_again_is_not_sent_a_third_time() -> None:
+    sent: list[bytes] = []
+
+    def answer(connection: socket.socket) -> None:
+        connection.recv(1000)
+        connection.sendall(b"+OK\r\n+PONG\r\n")
+        sent.append(connection.recv(1000))
+
+    with scripted_server(answer) as port:
+        async with open_wire(f"redis://127.0.0.1:{port}") as wire:
+            with pytest.raises(ConnectionBroken, match=f"127.0.0.1:{port}"):
+                await wire.call("DEADLY")
+    assert sent == [pack_command(("DEADLY",))] * 2
+
+
+@pytest.mark.anyio
 async def test_a_host_without_an_address() -> None:
     async with open_wire("redis://nowhere.invalid:6379") as wire:
         with pytest.raises(StoreUnavailable, match=r"nowhere\.invalid:6379"):
@@ -569,6 +586,40 @@ async def test_a_pool_gives_one_loop_one_wire(valkey_server: PrivateServer) -> N
     await pool.aclose()
     assert await pool.here().call("PING") == b"PONG"
     await pool.aclose()
+
+
+@pytest.mark.anyio
+async def test_a_wire_that_is_dropped_takes_its_connection_along(valkey_server: PrivateServer, namespace: str) -> None:
+    async with open_wire(valkey_server.url) as other:
+
+        async def connections(count: int) -> bool:
+            clients = await other.call("CLIENT", "LIST")
+            return bool(clients.decode().count(f"name={namespace} ") == count)
+
+        wire = Wire(Address.parse(valkey_server.url), client_name=namespace)
+        assert await wire.call("PING") == b"PONG"
+        assert await connections(1)
+        del wire
+        gc.collect()
+        await until(lambda: connections(0))
+
+
+def test_two_loops_take_turns_in_one_thread(valkey_server: PrivateServer) -> None:
+    pool = WirePool(Address.parse(valkey_server.url))
+
+    async def work(text: str) -> tuple[Wire, object]:
+        wire = pool.here()
+        return wire, await wire.call("ECHO", text)
+
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        wires = set()
+        for i in range(3):
+            for runner in (first, second):
+                wire, reply = runner.run(work(str(i)))
+                assert reply == str(i).encode()
+                wires.add(wire)
+        assert len(wires) == 2
+        wires.clear()
 
 
 def _in_every_loop(work: Callable[[], Any]) -> list[threading.Thread]:
