@@ -63,6 +63,13 @@ async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
         await anyio.sleep(0.002)
 
 
+async def polled(listener: Listener) -> object:
+    """What a listener hears that never waits."""
+    while (heard := await listener.next(timeout=0)) is None:
+        pass
+    return heard
+
+
 async def test_messages_are_heard_in_order_by_all_who_listen(valkey_server: PrivateServer, namespace: str) -> None:
     async with (
         connected(valkey_server.url) as (subscriptions, wire),
@@ -75,6 +82,9 @@ async def test_messages_are_heard_in_order_by_all_who_listen(valkey_server: Priv
         assert [await both.next() for _ in range(3)] == [(a, b"m0"), (b, b"m1"), (a, b"m2")]
         assert await second.next() == (b, b"m1")
         assert await second.next(timeout=0.01) is None
+        assert await second.next(timeout=0) is None
+        await wire.call("SPUBLISH", f"{namespace}:b", "last")
+        assert await polled(second) == (b, b"last")
 
 
 async def test_what_is_published_once_listen_has_returned_is_heard(

@@ -155,9 +155,9 @@ async def dial(address: Address, *, timeout: float, client_name: str) -> Dialled
     except ProtocolError as error:
         _close(sock)
         raise LoginRefused(f"what answers at {label} does not speak Valkey's protocol") from error
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # a host name that no resolver takes is a UnicodeError
         _close(sock)
-        reason = error.strerror or str(error) or type(error).__name__
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise StoreUnavailable(f"cannot reach Valkey at {label}: {reason}") from error
     except BaseException:
         _close(sock)

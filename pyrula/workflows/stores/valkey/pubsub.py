@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 import anyio
+from anyio.lowlevel import checkpoint
 from libvalkey import ReplyError, pack_command
 
 from pyrula.contracts.errors import StoreError, StoreUnavailable
@@ -135,6 +136,7 @@ class Listener:
     async def next(self, timeout: float | None = None) -> Heard | None:
         """The next message as `(channel, payload)`, or `RESUBSCRIBED`; None after `timeout` seconds.
 
+        With a timeout of zero, what has come already.
         While the server is away it goes on trying to reach it. Raises `StoreError` when the server
         refuses a channel or the login, or when the subscriptions were closed. For one task at a time.
         """
@@ -142,6 +144,9 @@ class Listener:
         if not heard:
             if timeout is None:
                 await self._subscriptions.hear(self._inbox)
+            elif timeout <= 0:
+                self._subscriptions.receive()
+                await checkpoint()
             else:
                 with anyio.move_on_after(timeout):
                     await self._subscriptions.hear(self._inbox)
@@ -191,6 +196,11 @@ class Subscriptions(Owner):
             yield Listener(self, names, inbox)
         finally:
             self._leave(inbox, names)
+
+    def receive(self) -> None:
+        """Take what has come, without waiting."""
+        if self._link is not None:
+            self._link.receive()
 
     async def hear(self, inbox: _Inbox) -> None:
         """Wait until the inbox holds something."""
