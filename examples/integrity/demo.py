@@ -219,7 +219,7 @@ def main() -> int:
         status = 130
     except* (PyrulaError, WorkerDied, TimeoutError) as errors:
         for error in errors.exceptions:
-            print(f"the demo failed: {error}", file=sys.stderr)
+            print(f"the demo failed: {str(error) or f'it took over {LONGEST_SECONDS:.0f} s'}", file=sys.stderr)
     return status
 
 
