@@ -15,7 +15,7 @@ __all__ = ["OutageLog", "supervise"]
 
 log = logging.getLogger("pyrula.worker")
 _FIRST_PAUSE: Final = 0.1
-_LONGEST_PAUSE: Final = 5.0
+_LONGEST_PAUSE: Final = 2.0
 # A service that ran this long before it failed starts over with the shortest pause.
 _SETTLED: Final = 30.0
 

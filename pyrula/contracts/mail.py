@@ -31,9 +31,9 @@ class Mail:
     payload: Any
 
 
-def pack(kind: str, message_id: str, name: str, payload: Any) -> bytes:
+def pack(kind: str, message_id: str, name: str, payload: Any, *, limit: int = DEFAULT_LIMIT) -> bytes:
     """Encode a message. Raises `NotEncodable` and `PayloadTooLarge` as `values.encode` does."""
-    body = encode(payload, path="payload", limit=DEFAULT_LIMIT)
+    body = encode(payload, path="payload", limit=limit)
     return orjson.dumps([kind, message_id, name, orjson.Fragment(body)])
 
 

@@ -55,6 +55,7 @@ class WorkerOptions:
     loop_stall_warning: a loop blocked for longer is named in the log, with the run.
     loop_stall_limit: a loop blocked for longer no longer has its runs' leases renewed, so
         that other workers take them over.
+    payload_limit: bytes that one encoded value (a result, an input, a payload) may have.
     """
 
     max_concurrent_runs: int = 50
@@ -68,11 +69,12 @@ class WorkerOptions:
     requeue_budget: int = 10
     loop_stall_warning: float = 1.0
     loop_stall_limit: float = 300.0
+    payload_limit: int = 1_048_576
 
     def __post_init__(self) -> None:
         for option in fields(self):
             value = getattr(self, option.name)
-            whole = option.name in ("max_concurrent_runs", "timer_max_batch", "requeue_budget")
+            whole = option.name in ("max_concurrent_runs", "timer_max_batch", "requeue_budget", "payload_limit")
             if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
                 raise ConfigurationError(f"WorkerOptions({option.name}={value!r}): a number is needed")
             if value < 0 or (value == 0 and option.name not in ("shutdown_grace", "cancel_timeout")):

@@ -26,7 +26,7 @@ from pyrula.contracts.ids import check_id, check_workflow_name, digest, new_id, 
 from pyrula.contracts.mail import MailKind, pack
 from pyrula.contracts.runs import Page, Run, RunStatus
 from pyrula.contracts.store import Message, NewRun, RunRecord, Store
-from pyrula.contracts.values import InputSpec, decode_json, encode
+from pyrula.contracts.values import DEFAULT_LIMIT, InputSpec, decode_json, encode
 from pyrula.workflows.records import TERMINAL_STATUS, run_of
 from pyrula.workflows.registry import Workflow, registry
 
@@ -47,10 +47,14 @@ _NOT_FRESH = object()
 
 
 class WorkflowClient:
-    """Submits runs to a store and looks after them. Made for one store; has nothing to close."""
+    """Submits runs to a store and looks after them. Made for one store; has nothing to close.
 
-    def __init__(self, store: Store) -> None:
+    `payload_limit`: bytes that an encoded input, payload or answer may have.
+    """
+
+    def __init__(self, store: Store, *, payload_limit: int = DEFAULT_LIMIT) -> None:
         self.store = store
+        self._limit = payload_limit
         self._fresh: dict[str, object] = {}  # the runs submitted here last, oldest first
 
     # --- submitting ---------------------------------------------------------------------
@@ -97,7 +101,7 @@ class WorkflowClient:
 
         Every submission is checked before the first is sent.
         """
-        new = [_new_run(**submission) for submission in submissions]
+        new = [_new_run(self._limit, **submission) for submission in submissions]
         answers = await self.store.submit(new)
         runs = []
         for run, answer in zip(new, answers, strict=True):
@@ -315,13 +319,14 @@ class WorkflowClient:
         self, name: str, run_id: str, mail: tuple[str, str, str, Any], topic: str, *, control: bool = False
     ) -> None:
         check_workflow_name(name)
-        raw = pack(*mail)
+        raw = pack(*mail, limit=self._limit)
         delivery = await self.store.deliver(name, run_id, Message(mail[1], topic, raw, control))
         if not delivery.accepted:
             raise WrongRunState(name, run_id, delivery.status, "it takes no more messages")
 
 
 def _new_run(
+    limit: int,
     workflow: str | Workflow,
     input: Mapping[str, Any] | None = None,
     *,
@@ -335,7 +340,7 @@ def _new_run(
 ) -> NewRun:
     known = workflow if isinstance(workflow, Workflow) else registry.get(workflow)
     name = known.name if known is not None else check_workflow_name(str(workflow))
-    raw = known.spec.check(input) if known is not None else _encode_unknown(name, input)
+    raw = known.spec.check(input, limit=limit) if known is not None else _encode_unknown(name, input, limit)
     if run_id is not None and idempotency_key is not None:
         raise InvalidInput("give a run_id or an idempotency_key, not both", "run_id")
     if delay is not None and start_at is not None:
@@ -361,11 +366,11 @@ def _new_run(
     )
 
 
-def _encode_unknown(name: str, input: Mapping[str, Any] | None) -> bytes:
+def _encode_unknown(name: str, input: Mapping[str, Any] | None, limit: int) -> bytes:
     """The input of a workflow that this process does not know: encoded, not checked."""
     if input is not None and not isinstance(input, Mapping):
         raise InvalidInput(f"workflow {name!r}, input: expected a dict, found {type(input).__name__}")
-    return encode(dict(input or {}), path="input", canonical=True)
+    return encode(dict(input or {}), path="input", limit=limit, canonical=True)
 
 
 def _filters(

@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -106,7 +106,7 @@ class WorkflowWorker:
     ) -> None:
         self.store = store
         self.options = options or WorkerOptions()
-        self.client = WorkflowClient(store)
+        self.client = WorkflowClient(store, payload_limit=self.options.payload_limit)
         self.ready = anyio.Event()
         self.worker_id = f"{socket.gethostname()}:{os.getpid()}:{new_id()[-6:]}"
         self._workflows = registry.select(workflows)
@@ -122,6 +122,7 @@ class WorkflowWorker:
         self._loop_thread: int | None = None
         self._idle: anyio.Event | None = None
         self._over: list[Attempt] = []
+        self._lease_ms = int(getattr(store, "lock_ttl", 30.0) * 1000)
 
     # --- start and stop -----------------------------------------------------------------
 
@@ -142,6 +143,7 @@ class WorkflowWorker:
         settings = Settings(
             cancel_timeout=self.options.cancel_timeout,
             completed_ttl=getattr(self.store, "completed_ttl", 86400.0),
+            payload_limit=self.options.payload_limit,
             threads=anyio.CapacityLimiter(min(32, (os.cpu_count() or 1) + 4)),
         )
         leases = self._lease_thread()
@@ -150,10 +152,8 @@ class WorkflowWorker:
                 leases.start()
                 async with anyio.create_task_group() as loops:
                     group.start_soon(self._tick, leases)
-                    await loops.start(self._bell_loop)
+                    loops.start_soon(supervise, "bell loop", partial(self._bell_loop, task_status), self._outage)
                     self._start_loops(loops, group, settings)
-                    self.ready.set()
-                    task_status.started()
                     try:
                         await self._stopping.wait()
                     except BaseException:  # the host cancels `run`: no grace, but no run is lost either
@@ -162,6 +162,7 @@ class WorkflowWorker:
                     loops.cancel_scope.cancel()
                 await self._drain()
                 group.cancel_scope.cancel()
+            self._is_ready(task_status)  # whoever waits for a worker that was stopped early is let go
         finally:
             await self._close(leases)
 
@@ -171,6 +172,8 @@ class WorkflowWorker:
                 supervise, f"claim loop of {name}", partial(self._claim_loop, name, group, settings), self._outage
             )
         loops.start_soon(supervise, "orphan recovery", self._orphan_loop, self._outage)
+        if not isinstance(self.store, LeaseKeeper):
+            loops.start_soon(supervise, "heartbeat loop", self._heartbeat_loop, self._outage)
         if isinstance(self.store, Timers):
             loops.start_soon(supervise, "timer loop", self._timer_loop, self._outage)
 
@@ -208,17 +211,32 @@ class WorkflowWorker:
 
     def _lease_thread(self) -> LeaseThread:
         lock_ttl = getattr(self.store, "lock_ttl", 30.0)
-        if not isinstance(self.store, LeaseKeeper):
-            raise TypeError(f"{self.store!r} cannot renew leases from a thread (heartbeat_sync)")
-        renew = partial(self.store.heartbeat_sync, lease_ms=int(lock_ttl * 1000))
         return LeaseThread(
-            renew,
+            self._renew_from_thread,
             self._leases,
             self._board,
             lock_ttl=lock_ttl,
             warn_after=self.options.loop_stall_warning,
             give_up_after=self.options.loop_stall_limit,
         )
+
+    def _renew_from_thread(self, leases: Sequence[Lease]) -> list[Lease]:
+        if not isinstance(self.store, LeaseKeeper):
+            return []  # then `_heartbeat_loop` does it
+        return self.store.heartbeat_sync(leases, lease_ms=self._lease_ms)
+
+    async def _heartbeat_loop(self) -> None:
+        """Renew leases from the event loop, for a store that cannot do it from a thread."""
+        while True:
+            await anyio.sleep(self._lease_ms / 3000)
+            if leases := self._leases():
+                self._end_lost(await self.store.heartbeat(leases, lease_ms=self._lease_ms))
+
+    def _end_lost(self, lost: Iterable[Lease]) -> None:
+        for lease in lost:
+            attempt = self._attempts.get(lease.run_id)
+            if attempt is not None and attempt.claim.epoch == lease.epoch:
+                attempt.stop(ClaimLost(f"the lease of run {lease.run_id!r} is lost"))
 
     def _leases(self) -> list[Lease]:
         """What is held now; read from the lease thread, so the copy is made in one step."""
@@ -234,10 +252,7 @@ class WorkflowWorker:
             if self._stop_requested:
                 self._stopping.set()
             while leases.lost:
-                lease = leases.lost.popleft()
-                attempt = self._attempts.get(lease.run_id)
-                if attempt is not None and attempt.claim.epoch == lease.epoch:
-                    attempt.stop(ClaimLost(f"the lease of run {lease.run_id!r} is lost"))
+                self._end_lost([leases.lost.popleft()])
             self._sweep_strays()
             await anyio.sleep(_TICK)
 
@@ -250,22 +265,19 @@ class WorkflowWorker:
             log.warning("a task of an ended attempt was left behind and is cancelled: %r", task)
             task.cancel()
 
-    async def _bell_loop(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        started = False
+    def _is_ready(self, task_status: TaskStatus[None]) -> None:
+        if not self.ready.is_set():
+            self.ready.set()
+            task_status.started()
 
-        async def listen() -> None:
-            nonlocal started
-            async with self.store.bells(list(self._workflows)) as listener:
-                self._outage.succeeded()
-                if started:
-                    self._ring_all()
-                else:
-                    started = True
-                    task_status.started()
-                while True:
-                    await self._heard(await listener.next())
-
-        await supervise("bell loop", listen, self._outage)
+    async def _bell_loop(self, task_status: TaskStatus[None]) -> None:
+        """Hear what is new. The loops behind it poll as well, so they need not wait for it."""
+        async with self.store.bells(list(self._workflows)) as listener:
+            self._outage.succeeded()
+            self._ring_all()
+            self._is_ready(task_status)
+            while True:
+                await self._heard(await listener.next())
 
     def _ring_all(self) -> None:
         for doorbell in self._doorbells.values():
@@ -294,12 +306,11 @@ class WorkflowWorker:
         """Claim while there is work and room; else wait for a bell, or for the poll that slows down."""
         doorbell = self._doorbells[name]
         poll = self.options.claim_poll_interval
-        lease_ms = int(getattr(self.store, "lock_ttl", 30.0) * 1000)
         while True:
             places = await self._capacity.take(_CLAIM_BATCH)
             claims: tuple[Claim, ...] = ()
             try:
-                batch = await self.store.claim(name, worker=self.worker_id, limit=places, lease_ms=lease_ms)
+                batch = await self.store.claim(name, worker=self.worker_id, limit=places, lease_ms=self._lease_ms)
                 claims = tuple(batch.claims)
             finally:
                 self._capacity.give_back(places - len(claims))

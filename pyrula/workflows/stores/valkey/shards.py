@@ -11,7 +11,7 @@ from typing import Final
 
 __all__ = ["DueTimes", "HotShards", "ServerClock"]
 
-_TRUSTED_FOR: Final = 60.0
+_TRUSTED_FOR: Final = 30.0
 
 
 class HotShards:
