@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -174,7 +174,7 @@ class WorkflowClient:
                         status = TERMINAL_STATUS[parse(bell.seq, bell.entry).type]
                         return _result_of(run_of(replace(record, status=status, last=(bell.seq, bell.entry))))
 
-    async def events(self, name: str, run_id: str, follow: bool = False) -> AsyncIterator[Event]:
+    async def events(self, name: str, run_id: str, follow: bool = False) -> AsyncGenerator[Event, None]:
         """The run's journal, oldest first; with `follow`, what comes until the run ends, too. Raises `RunNotFound`."""
         await self.store.load(name, run_id, ends=False)
         last = 0
@@ -200,7 +200,7 @@ class WorkflowClient:
                     if record.status.ended and last >= record.seq:
                         break
 
-    async def stream(self, name: str, run_id: str) -> AsyncIterator[Any]:
+    async def stream(self, name: str, run_id: str) -> AsyncGenerator[Any, None]:
         """The run's output chunks (`ctx.stream`), from the first one, live until the run ends. Raises `RunNotFound`."""
         await self.store.load(name, run_id, ends=False)
         async with self.store.tail(name, run_id, output=True) as chunks:
