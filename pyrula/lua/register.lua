@@ -3,8 +3,8 @@
 -- keep leases alive run on a full server too. While a library loads, the server lends it neither
 -- `pairs` nor any other of Lua's own functions, hence the plain list.
 local names = {
-  'append', 'attributes', 'claim', 'claim_run', 'commit', 'deliver', 'disown', 'heartbeat', 'inbox', 'listing', 'load', 'output',
-  'revive', 'submit', 'sweep', 'terminate', 'wake'
+  'append', 'attributes', 'claim', 'claim_run', 'commit', 'deliver', 'disown', 'heartbeat', 'inbox', 'listing',
+  'load', 'output', 'revive', 'submit', 'sweep', 'terminate', 'wake'
 }
 local flags = {
   load = { 'no-writes' },

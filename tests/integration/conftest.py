@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from pyrula.testing.servers import PrivateServer
 
 
-@pytest.fixture(params=[2, 3], ids=["resp2", "resp3"])
+@pytest.fixture
 def shard(request: pytest.FixtureRequest, valkey_server: PrivateServer, namespace: str) -> Iterator[Shard]:
-    """A shard on the shared server, driven through the function library by either protocol.
+    """A shard on the shared server, driven through the function library.
 
-    It has a database to itself, so that looking at all keys looks at its own only.
+    In RESP2, or in what a test asks for (`both_protocols` of `lua_shard`). It has a database to
+    itself, so that looking at all keys looks at its own only.
     """
-    client: Any = valkey_server.client(protocol=request.param, db=9)
+    client: Any = valkey_server.client(protocol=getattr(request, "param", 2), db=9)
     load_library(client)
     yield Shard(client, namespace)
     client.flushdb()

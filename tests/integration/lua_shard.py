@@ -11,13 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from valkey.exceptions import ResponseError
 
 from pyrula.lua import library
 
-__all__ = ["SPAN", "Held", "Shard", "entry", "load_library"]
+__all__ = ["SPAN", "Held", "Shard", "both_protocols", "entry", "load_library"]
 
 SPAN = 1 << 28
+both_protocols = pytest.mark.parametrize("shard", [2, 3], indirect=True, ids=["resp2", "resp3"])
+"""Run with the fixture `shard` in RESP2 and in RESP3: a reply must not depend on it."""
+
 AT = 1764556800000000
 
 
@@ -99,7 +103,14 @@ class Shard:
 
     def claims(self, worker: str = "w1", *, limit: int = 1, lease_ms: int = 30_000) -> list[Held]:
         """The claims that a call gave."""
-        reply = self.claim_reply(worker, limit=limit, lease_ms=lease_ms)
+        return self._held(self.claim_reply(worker, limit=limit, lease_ms=lease_ms))
+
+    def claim_run(self, run_id: str, worker: str = "w1", *, lease_ms: int = 30_000) -> list[Held]:
+        """The claim of one given run, or none."""
+        return self._held(self.call("claim_run", worker, json.dumps(worker), lease_ms, run_id))
+
+    @staticmethod
+    def _held(reply: Any) -> list[Held]:
         return [
             Held(
                 run_id=c[0],

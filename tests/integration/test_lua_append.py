@@ -262,6 +262,17 @@ def test_what_was_read_from_the_inbox_goes_with_the_append(shard: Shard) -> None
     assert shard.fields("r1")["cur"] == str(SPAN + 3)
 
 
+def test_of_equal_messages_only_so_many_go_as_were_read(shard: Shard) -> None:
+    shard.submit("r1")
+    held = shard.claim()
+    for name in ("m1", "m2", "m3"):
+        shard.deliver("r1", name, raw="same")
+    shard.append(held, entry(), consumed=["same"])
+    assert shard.inbox("r1") == ["same", "same"]
+    shard.append(held, entry(), seq=3, consumed=["same", "same"])
+    assert shard.inbox("r1") == []
+
+
 def test_an_append_of_nothing_is_fenced_too(shard: Shard) -> None:
     shard.submit("r1")
     held = shard.claim()

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.lua_shard import SPAN, Held, Shard, entry
+from tests.integration.lua_shard import SPAN, Held, Shard, both_protocols, entry
+
+pytestmark = both_protocols
 
 OWNERS = ("", "acme", "beta")
 FAR = 2 * 10**15
@@ -63,8 +65,18 @@ class Walk:
 
     def step(self) -> None:
         """One call; now and then, the last one once more, which must change nothing."""
-        calls = [self.submit, self.claim, self.claim, self.write, self.write, self.write, self.give_up, self.give_up]
-        calls += [self.deliver, self.deliver, self.wake, self.sweep, self.disown, self.terminate, self.revive]
+        calls = [self.submit, self.claim, self.claim, self.claim_run, self.write, self.write, self.write]
+        calls += [
+            self.give_up,
+            self.give_up,
+            self.deliver,
+            self.deliver,
+            self.wake,
+            self.sweep,
+            self.disown,
+            self.terminate,
+            self.revive,
+        ]
         self.random.choice(calls)()
         if self.last is not None and self.random.random() < 0.3:
             before = self.shard.snapshot()
@@ -96,8 +108,16 @@ class Walk:
     def claim(self) -> None:
         self.last = None
         for held in self.shard.claims(self.random.choice(["w1", "w2"]), limit=self.random.randint(1, 3)):
-            self._forget(held.run_id)
-            self.claims.append((held, held.seq))
+            self._take(held)
+
+    def claim_run(self) -> None:
+        self.last = None
+        for held in self.shard.claim_run(self._run(), "w1"):
+            self._take(held)
+
+    def _take(self, held: Held) -> None:
+        self._forget(held.run_id)
+        self.claims.append((held, held.seq))
 
     def _forget(self, run_id: str) -> None:
         self.lost += [c for c in self.claims if c[0].run_id == run_id]

@@ -23,9 +23,9 @@ def server() -> Iterator[PrivateServer]:
         yield server
 
 
-@pytest.fixture(params=[2, 3], ids=["resp2", "resp3"])
-def shard(request: pytest.FixtureRequest, server: PrivateServer, namespace: str) -> Iterator[Shard]:
-    client: Any = server.client(protocol=request.param)
+@pytest.fixture
+def shard(server: PrivateServer, namespace: str) -> Iterator[Shard]:
+    client: Any = server.client()
     load_library(client)
     yield Shard(client, namespace)
     client.flushdb()
@@ -56,6 +56,7 @@ def _shard_at_work(shard: Shard) -> Held:
 WRITES: dict[str, Callable[[Shard, Held], Any]] = {
     "submit": lambda s, h: s.submit("new"),
     "claim": lambda s, h: s.claims(limit=16),
+    "claim_run": lambda s, h: s.claim_run("queued"),
     "append": lambda s, h: s.append(h, entry(), entry(), consumed=['["m1"]']),
     "park": lambda s, h: s.park(h, entry("timer.set"), wake=5, seen=1),
     "finish": lambda s, h: s.finish(h, entry("run.completed")),

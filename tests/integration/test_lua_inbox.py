@@ -9,7 +9,9 @@ from contextlib import contextmanager
 import pytest
 from valkey.client import PubSub
 
-from tests.integration.lua_shard import Held, Shard, entry
+from tests.integration.lua_shard import Held, Shard, both_protocols, entry
+
+pytestmark = both_protocols
 
 FAR = 2 * 10**15 + 1
 

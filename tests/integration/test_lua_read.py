@@ -10,7 +10,7 @@ import pytest
 from valkey.exceptions import ReadOnlyError, ResponseError
 
 from pyrula.lua import library
-from tests.integration.lua_shard import SPAN, Shard, entry, load_library
+from tests.integration.lua_shard import SPAN, Shard, both_protocols, entry, load_library
 
 if TYPE_CHECKING:
     from pyrula.testing.servers import PrivateServer
@@ -23,6 +23,7 @@ def _fields(flat: list[str]) -> dict[str, str]:
 # --- load --------------------------------------------------------------------------------
 
 
+@both_protocols
 def test_a_queued_run_is_read_with_its_input(shard: Shard) -> None:
     shard.submit("r1", "acme", input='{"a":1}', headers='{"h":1}', priority=2)
     flat, first, last = shard.call("load", "r1", 1, read_only=True)
@@ -31,6 +32,7 @@ def test_a_queued_run_is_read_with_its_input(shard: Shard) -> None:
     assert (first, last) == ("", "")
 
 
+@both_protocols
 def test_a_claimed_run_is_read_with_the_ends_of_its_journal(shard: Shard) -> None:
     shard.submit("r1", "acme", input='{"a":1}')
     held = shard.claim()
@@ -70,6 +72,7 @@ def _some_runs(shard: Shard) -> dict[str, int]:
     return at
 
 
+@both_protocols
 def test_a_listing_gives_the_newest_first_with_what_a_list_shows(shard: Shard) -> None:
     at = _some_runs(shard)
     reply = shard.listing()
@@ -151,6 +154,7 @@ def test_an_index_entry_without_a_run_is_passed_over(shard: Shard) -> None:
     assert _names(shard.listing()) == ["r1"]
 
 
+@both_protocols
 def test_reading_changes_nothing(shard: Shard) -> None:
     _some_runs(shard)
     shard.deliver("r1", "m1")
@@ -212,7 +216,19 @@ def test_a_replica_has_the_library_and_answers_reads_only(
 def test_only_reading_functions_may_be_called_as_reading(shard: Shard) -> None:
     listed = shard.client.function_list(library=library().name)
     text = str(listed)
-    names = {"append", "attributes", "claim", "commit", "deliver", "disown", "heartbeat", "inbox", "listing", "load"}
+    names = {
+        "append",
+        "attributes",
+        "claim",
+        "claim_run",
+        "commit",
+        "deliver",
+        "disown",
+        "heartbeat",
+        "inbox",
+        "listing",
+        "load",
+    }
     for name in names | {"output", "revive", "submit", "sweep", "terminate", "wake"}:
         assert library().function(name) in text
     for name in ("submit", "append", "sweep", "heartbeat"):

@@ -6,7 +6,9 @@ import json
 
 import pytest
 
-from tests.integration.lua_shard import SPAN, Shard, entry
+from tests.integration.lua_shard import SPAN, Shard, both_protocols, entry
+
+pytestmark = both_protocols
 
 
 def test_a_submitted_run_is_queued_with_all_it_needs(shard: Shard) -> None:
@@ -168,6 +170,54 @@ def test_a_run_is_given_to_one_worker_only(shard: Shard) -> None:
         shard.submit(f"r{n:02}")
     given = [h.run_id for w in ("w1", "w2", "w1", "w2") for h in shard.claims(w, limit=6)]
     assert given == [f"r{n:02}" for n in range(20)]
+
+
+# --- a given run -------------------------------------------------------------------------
+
+
+def test_a_given_run_is_claimed_as_any_other_and_leaves_the_queue(shard: Shard) -> None:
+    for n in range(3):
+        shard.submit(f"r{n}", "acme", input='{"a":1}')
+    (held,) = shard.claim_run("r1", "w2")
+    assert (held.run_id, held.epoch, held.seq, held.owner) == ("r1", 1, 2, "acme")
+    assert [e for _, e in held.entries] == shard.journal("r1")
+    assert shard.types("r1") == ["run.submitted", "run.started"]
+    assert shard.fields("r1")["w"] == "w2"
+    assert list(shard.scores("claims")) == ["r1"]
+    assert list(shard.scores("queue:acme")) == ["r0", "r2"]
+    assert shard.append(held, entry()) == "OK"
+    before = shard.snapshot()
+    assert shard.claim_run("r1", "w2") == []
+    assert shard.snapshot() == before
+    assert [h.run_id for h in shard.claims(limit=9)] == ["r0", "r2"]
+
+
+def test_the_last_run_of_a_tenant_takes_its_turn_along(shard: Shard) -> None:
+    shard.submit("r1", "acme")
+    assert len(shard.claim_run("r1")) == 1
+    assert shard.scores("tenants") == shard.scores("queue:acme") == {}
+
+
+@pytest.mark.parametrize("state", ["missing", "held back", "running", "waiting", "paused", "failed", "terminated"])
+def test_a_given_run_that_cannot_run_is_left_alone(shard: Shard, state: str) -> None:
+    shard.submit("other")
+    if state == "held back":
+        shard.submit("r1", delay_ms=60_000)
+    elif state != "missing":
+        shard.submit("r1")
+        (held,) = shard.claim_run("r1")
+        if state in ("waiting", "paused"):
+            shard.park(held, entry("signal.awaited"), status=state, topic="signal:go")
+        elif state == "failed":
+            shard.finish(held, status="failed", error='{"code":"x"}')
+        elif state == "terminated":
+            shard.terminate("r1")
+    before = shard.snapshot()
+    assert shard.claim_run("r1") == []
+    assert shard.snapshot() == before
+
+
+# --- bad data ----------------------------------------------------------------------------
 
 
 def test_a_run_that_the_server_cannot_start_is_set_aside_and_the_others_go_on(shard: Shard) -> None:
