@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pyrula.contracts.errors import ClaimLost, EventOutOfOrder, RunNotFound
+from pyrula.contracts.runs import RunStatus
 from pyrula.contracts.store import Claim, Store
 from pyrula.testing.store_contract.base import Contract
 from pyrula.testing.store_contract.scenes import WORKFLOW, claimed, claims, journal, message, note, submit
@@ -77,6 +80,16 @@ class Appending(Contract):
         assert list(await store.inbox(new)) == [message("m1").raw]
         await store.append(new, 3, [note(new, "b")])
         assert await _keys(store) == ["", "b"]
+
+    async def test_an_epoch_that_nobody_held_is_refused(self, store: Store) -> None:
+        claim = await claimed(store)
+        await store.requeue(claim, 2)
+        between = replace(claim, epoch=2)
+        for call in (store.append(between, 2, [note(claim, "a")]), store.commit(between, "k", b"1")):
+            with pytest.raises(ClaimLost):
+                await call
+        record = await store.load(WORKFLOW, "r1")
+        assert (record.status, record.epoch, record.seq) == (RunStatus.QUEUED, 2, 2)
 
     async def test_a_run_that_is_not_there_is_lost_and_leaves_nothing(self, store: Store) -> None:
         await submit(store, "r1")

@@ -7,7 +7,7 @@ import pytest
 
 from pyrula.contracts.errors import ClaimLost, RunNotFound
 from pyrula.contracts.runs import RunStatus
-from pyrula.contracts.store import Claim, Lease, LeaseKeeper, Parking, Store
+from pyrula.contracts.store import Claim, Ending, Lease, LeaseKeeper, Parking, Store
 from pyrula.testing.store_contract.base import Contract
 from pyrula.testing.store_contract.scenes import (
     KEEP,
@@ -136,6 +136,31 @@ class Leases(Contract):
         await store.append(claim, 2, [note(claim, "a")])
         assert await store.heartbeat([_lease(claim)], lease_ms=LEASE) == []
 
+    async def test_a_renewed_lease_hides_no_other(self, store: Store) -> None:
+        renewed = await claimed(store, "renewed", lease_ms=_SHORT)
+        await claimed(store, "lost", lease_ms=20)
+        assert await store.heartbeat([_lease(renewed)], lease_ms=LEASE) == []
+        assert await self.lost(store) == 1
+        assert (await store.load(WORKFLOW, "lost")).status is RunStatus.QUEUED
+        assert (await store.load(WORKFLOW, "renewed")).status is RunStatus.RUNNING
+
+    @pytest.mark.parametrize("how", ["park", "requeue", "finish", "set aside", "terminate"])
+    async def test_a_run_that_was_given_up_has_no_lease_to_lose(self, store: Store, how: str) -> None:
+        claim = await claimed(store, lease_ms=_SHORT)
+        if how == "park":
+            await store.park(claim, 2, [], Parking(RunStatus.WAITING, "signal:go"))
+        elif how == "requeue":
+            await store.requeue(claim, 2)
+        elif how == "terminate":
+            await store.terminate(WORKFLOW, "r1", b"{}", keep_ms=KEEP)
+        else:
+            ending = Ending(RunStatus.FAILED, KEEP, terminal=how == "finish", error=b"{}")
+            await store.finish(claim, 2, [note(claim, "", "run.failed")] if ending.terminal else [], ending)
+        before = await store.load(WORKFLOW, "r1")
+        await self.passed(store, claim.now + 50_000)
+        assert await store.sweep(WORKFLOW, limit=10, requeue_budget=0, keep_ms=0) == 0
+        assert await store.load(WORKFLOW, "r1") == before
+
     async def test_a_run_in_its_place(self, store: Store) -> None:
         self.need_one_queue()
         await claimed(store, "r1", lease_ms=_SHORT)
@@ -211,9 +236,12 @@ class Leases(Contract):
         assert (record.status, record.requeues) == (RunStatus.QUEUED, 1)
 
     async def test_a_failed_run_may_be_revived_with_a_new_budget(self, store: Store) -> None:
-        await claimed(store, lease_ms=_SHORT)
-        await self.lost(store, budget=0)
+        await submit(store, "r1")
+        for _ in range(2):
+            await claims(store, 1, lease_ms=_SHORT)
+            await self.lost(store, budget=1)
         await store.revive(WORKFLOW, "r1", b"{}")
+        assert (await store.load(WORKFLOW, "r1")).requeues == 0
         await claims(store, 1, lease_ms=_SHORT)
         await self.lost(store, budget=1)
         record = await store.load(WORKFLOW, "r1")

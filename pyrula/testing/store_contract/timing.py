@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyrula.contracts.runs import RunStatus
-from pyrula.contracts.store import Store
+from pyrula.contracts.store import Parking, Store
 from pyrula.testing.store_contract.base import Contract
 from pyrula.testing.store_contract.scenes import WORKFLOW, claims, message, none_left, parked, submit
 
@@ -30,6 +30,18 @@ class Timing(Contract):
             await parked(store, run_id, status=RunStatus.SLEEPING, topic="", wake_at=now + n * _HOUR)
         assert await timers.next_due(WORKFLOW) == now + 2 * _HOUR
         await store.terminate(WORKFLOW, "r2", b"{}", keep_ms=0)
+        assert await timers.next_due(WORKFLOW) == now + 3 * _HOUR
+
+    async def test_a_timer_that_was_moved_hides_no_other(self, store: Store) -> None:
+        timers = self.timers(store)
+        now = await store.now()
+        await parked(store, "r1", wake_at=now + 2 * _HOUR)
+        await parked(store, "r2", status=RunStatus.SLEEPING, topic="", wake_at=now + 3 * _HOUR)
+        await store.deliver(WORKFLOW, "r1", message("m1"))
+        assert await timers.next_due(WORKFLOW) == now + 3 * _HOUR
+        [claim] = await claims(store, 1)
+        parking = Parking(RunStatus.WAITING, "signal:go", now + 4 * _HOUR, inbox_seen=1)
+        assert await store.park(claim, claim.seq, [], parking)
         assert await timers.next_due(WORKFLOW) == now + 3 * _HOUR
 
     async def test_a_timer_of_another_workflow_is_not(self, store: Store) -> None:
