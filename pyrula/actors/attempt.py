@@ -19,6 +19,7 @@ from pyrula.actors.bridge import Loop, current_loop
 from pyrula.actors.calls import Call, OwnedScope, call_scope
 from pyrula.actors.core.journal import Journal, Record, never_asked
 from pyrula.actors.drive import Board, Guard
+from pyrula.actors.observing import Observer
 from pyrula.actors.recorder import Outage, Recorder
 from pyrula.contracts.errors import AttemptEnded, Park, PyrulaError, ReplayRefused, RunAttemptEnded
 from pyrula.contracts.events import EventType, parse
@@ -74,13 +75,12 @@ class Attempt:
         settings: Settings,
         outage: Outage,
         board: Board | None = None,
-        tracer: Any = None,
     ) -> None:
         self.store = store
         self.claim = claim
         self.body = body
         self.settings = settings
-        self.tracer = tracer
+        self.observer: Observer | None = None  # set while it is run, where somebody listens
         self.loop: Loop = current_loop()
         self._anchor = time.monotonic()
         self.journal = Journal(parse(seq, raw) for seq, raw in claim.entries)

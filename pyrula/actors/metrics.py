@@ -115,7 +115,7 @@ class QueueDepths:
     none where nobody collects.
     """
 
-    def __init__(self, store: object, workflows: Iterable[str]) -> None:
+    def __init__(self, store: Countable, workflows: Iterable[str]) -> None:
         self._store = store
         self._workflows = tuple(workflows)
         self._lock = threading.Lock()
@@ -142,16 +142,11 @@ class QueueDepths:
 
     async def read(self) -> None:
         """Read all depths; when the store is away there are none, rather than old ones."""
-        read: dict[str, int] = {}
-        try:
-            if isinstance(self._store, Countable):
-                for name in self._workflows:
-                    read[name] = await self._store.queue_depth(name)
-        finally:
-            self._read = read if len(read) == len(self._workflows) else {}
+        self._read = {}
+        self._read = {name: await self._store.queue_depth(name) for name in self._workflows}
 
     async def run(self) -> None:
-        """Read whenever it is wanted. Ends never, but where the store cannot count, nothing is offered."""
+        """Read whenever it is wanted, for ever."""
         _offered.add(self)
         try:
             while True:

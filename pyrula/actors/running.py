@@ -22,6 +22,7 @@ from pyrula.actors.core.failures import describe
 from pyrula.actors.core.journal import never_asked
 from pyrula.actors.core.retrying import retry_delay
 from pyrula.actors.drive import Abandoned, drive
+from pyrula.actors.observing import observe
 from pyrula.contracts.errors import (
     AttemptEnded,
     AttemptTimedOut,
@@ -52,6 +53,16 @@ class Ended:
 
 async def run_attempt(attempt: Attempt) -> Ended:
     """Run the body until the attempt ends, and write how. Raises nothing but `KeyboardInterrupt`."""
+    attempt.observer = observe(attempt.claim)
+    if attempt.observer is None:
+        return await _run(attempt)
+    with attempt.observer as observer:
+        ended = await _run(attempt)
+        observer.ended(ended.how, ended.error)
+        return ended
+
+
+async def _run(attempt: Attempt) -> Ended:
     token = call_scope.set(attempt.root)
     endings = _Endings(attempt)
     concluding = False

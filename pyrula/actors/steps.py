@@ -125,7 +125,11 @@ async def _tried(attempt: Attempt, spec: StepSpec, call: Call, tries: int) -> tu
     while True:
         tries += 1
         try:
-            value = await _invoke(attempt, spec)
+            if attempt.observer is None:
+                value = await _invoke(attempt, spec)
+            else:
+                with attempt.observer.step(call.label, call.key, tries, _name(spec.fn)):
+                    value = await _invoke(attempt, spec)
         except (AttemptEnded, KeyboardInterrupt, GeneratorExit):
             raise
         except attempt.loop.cancelled:

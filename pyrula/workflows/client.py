@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import orjson
 
+from pyrula.actors.tracing import acting, submitted
 from pyrula.contracts.errors import (
     IdempotencyConflict,
     InvalidInput,
@@ -102,7 +103,7 @@ class WorkflowClient:
         Every submission is checked before the first is sent.
         """
         new = [_new_run(self._limit, **submission) for submission in submissions]
-        answers = await self.store.submit(new)
+        answers = await submitted(self.store, new)
         runs = []
         for run, answer in zip(new, answers, strict=True):
             if answer.created:
@@ -299,9 +300,9 @@ class WorkflowClient:
     async def terminate(self, name: str, run_id: str, reason: str | None = None) -> Run:
         """End a run at once, without its worker and without clean-up. Raises as `cancel` does."""
         ttl = getattr(self.store, "completed_ttl", 86400.0)
-        before = await self.store.terminate(
-            name, run_id, encode({"reason": reason}, path="reason"), keep_ms=int(ttl * 1000)
-        )
+        data = encode({"reason": reason}, path="reason")
+        with acting("terminate", name, run_id):
+            before = await self.store.terminate(name, run_id, data, keep_ms=int(ttl * 1000))
         run = await self.get(name, run_id)
         if run.status is not RunStatus.TERMINATED:
             raise WrongRunState(name, run_id, before, "there is nothing left to terminate")
@@ -312,7 +313,8 @@ class WorkflowClient:
 
         Raises `RunNotFound`, or `WrongRunState` when it has not failed.
         """
-        await self.store.revive(name, run_id, encode({"by": "operator"}, path="data"))
+        with acting("retry", name, run_id):
+            await self.store.revive(name, run_id, encode({"by": "operator"}, path="data"))
         return await self.get(name, run_id)
 
     async def _deliver(
@@ -320,7 +322,8 @@ class WorkflowClient:
     ) -> None:
         check_workflow_name(name)
         raw = pack(*mail, limit=self._limit)
-        delivery = await self.store.deliver(name, run_id, Message(mail[1], topic, raw, control))
+        with acting(mail[0], name, run_id, topic):
+            delivery = await self.store.deliver(name, run_id, Message(mail[1], topic, raw, control))
         if not delivery.accepted:
             raise WrongRunState(name, run_id, delivery.status, "it takes no more messages")
 
@@ -351,7 +354,10 @@ def _new_run(
         raise InvalidInput(f"priority={priority!r}: a whole number between -1000000 and 1000000", "priority")
     if idempotency_key is not None:
         run_id = run_id_for_key(name, idempotency_key)
-    headers = {"version": known.version} if known is not None and known.version is not None else {}
+    headers: dict[str, Any] = {"version": known.version} if known is not None and known.version is not None else {}
+    delay_ms = None if delay is None else int(delay * 1000)
+    start = None if start_at is None else to_micros(start_at.astimezone(UTC))
+    headers |= {"delay_ms": delay_ms} if delay_ms else {"start_at": start} if start else {}
     return NewRun(
         workflow=name,
         run_id=new_id() if run_id is None else check_id(run_id, "run_id"),
@@ -359,8 +365,8 @@ def _new_run(
         input_digest=digest(raw),
         owner="" if owner is None else check_id(owner, "owner"),
         priority=priority,
-        delay_ms=None if delay is None else int(delay * 1000),
-        start_at=None if start_at is None else to_micros(start_at.astimezone(UTC)),
+        delay_ms=delay_ms,
+        start_at=start,
         attributes=encode(dict(attributes or {}), path="attributes"),
         headers=orjson.dumps(headers),
     )

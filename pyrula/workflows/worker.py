@@ -20,8 +20,10 @@ from pyrula.actors.calls import call_scope
 from pyrula.actors.capacity import Capacity
 from pyrula.actors.drive import Board
 from pyrula.actors.leases import LeaseThread
+from pyrula.actors.metrics import Countable, QueueDepths
+from pyrula.actors.observing import CountedOutages
 from pyrula.actors.running import Ended, run_attempt
-from pyrula.actors.supervision import OutageLog, supervise
+from pyrula.actors.supervision import supervise
 from pyrula.contracts.errors import ClaimLost, InvalidInput, PyrulaError, ReplayInputChanged, Shutdown
 from pyrula.contracts.ids import new_id
 from pyrula.contracts.options import WorkerOptions
@@ -112,7 +114,7 @@ class WorkflowWorker:
         self._workflows = registry.select(workflows)
         self._bodies = {name: body_of(item) for name, item in self._workflows.items()}
         self._attempts: dict[str, Attempt] = {}
-        self._outage = OutageLog()
+        self._outage = CountedOutages()
         self._board = Board()
         self._capacity = Capacity(self.options.max_concurrent_runs)
         self._doorbells: dict[str, _Doorbell] = {}
@@ -172,6 +174,9 @@ class WorkflowWorker:
                 supervise, f"claim loop of {name}", partial(self._claim_loop, name, group, settings), self._outage
             )
         loops.start_soon(supervise, "orphan recovery", self._orphan_loop, self._outage)
+        if isinstance(self.store, Countable):
+            depths = QueueDepths(self.store, self._workflows)
+            loops.start_soon(supervise, "queue depth loop", depths.run, self._outage)
         if not isinstance(self.store, LeaseKeeper):
             loops.start_soon(supervise, "heartbeat loop", self._heartbeat_loop, self._outage)
         if isinstance(self.store, Timers):
