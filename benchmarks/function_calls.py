@@ -217,15 +217,15 @@ def claim_by_depth(depths: Sequence[int], rounds: int, n: int) -> dict[int, tupl
 def main() -> None:
     """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--calls", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--calls", type=int, default=1000)
     options = parser.parse_args()
     print(f"{'call':20}{'us, clock':>12}{'us, processor':>15}{'to bare append':>16}")
     figures = calls(options.rounds, options.calls)
     for name, (clock, own) in figures.items():
         print(f"{name:20}{clock:12.1f}{own:15.1f}{own / figures['bare append'][1]:15.1f}x", flush=True)
     print(f"\n{'queued in shard':20}{'us, clock':>12}{'us, processor':>15}{'to the least':>16}")
-    depths = claim_by_depth([0, 100, 1_000, 20_000, 200_000], options.rounds, 500)
+    depths = claim_by_depth([0, 100, 1_000, 20_000, 200_000], 3 * options.rounds, 200)
     for depth, (clock, own) in depths.items():
         ratio = f"{own / depths[100][1]:15.2f}x" if depth else f"{'(none to claim)':>16}"
         print(f"{depth:<20,}{clock:12.1f}{own:15.1f}{ratio}")
