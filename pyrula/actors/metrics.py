@@ -18,6 +18,7 @@ from opentelemetry.metrics import CallbackOptions, Histogram, Meter, NoOpMeter, 
 
 from pyrula import __version__
 from pyrula.actors.providers import Provided
+from pyrula.contracts.errors import StoreUnavailable
 
 __all__ = ["Countable", "Instruments", "QueueDepths", "instruments"]
 
@@ -142,8 +143,11 @@ class QueueDepths:
 
     async def read(self) -> None:
         """Read all depths; when the store is away there are none, rather than old ones."""
-        self._read = {}
-        self._read = {name: await self._store.queue_depth(name) for name in self._workflows}
+        try:
+            self._read = {name: await self._store.queue_depth(name) for name in self._workflows}
+        except StoreUnavailable:
+            self._read = {}
+            raise
 
     async def run(self) -> None:
         """Read whenever it is wanted, for ever."""
