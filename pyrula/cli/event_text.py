@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from pyrula.cli.output import Part
-from pyrula.cli.wording import clean, clock, compact, count_of, exact
+from pyrula.cli.wording import clean, clock, compact, count_of, exact, one_line
 from pyrula.contracts.events import Event, EventType, from_micros
 
 __all__ = ["event_line", "summary", "telling"]
@@ -83,19 +83,26 @@ def _step_failed(data: Data) -> str:
 
 
 def _awaited(data: Data) -> str:
-    asked = f"  {compact(data['question'])}" if "question" in data else ""
-    until = f"  until {_time(data['deadline'])}" if data.get("deadline") else ""
-    return f"{clean(str(data.get('name')))}{asked}{until}"
+    asked = compact(data["question"]) if "question" in data else ""
+    until = f"until {_time(data['deadline'])}" if data.get("deadline") else ""
+    return "  ".join(filter(None, (_name(data), asked, until)))
 
 
 def _received(data: Data) -> str:
-    return f"{clean(str(data.get('name')))}  {compact(data.get('payload'))}"
+    return "  ".join(filter(None, (_name(data), compact(data.get("payload")))))
+
+
+def _name(data: Data) -> str:
+    """The name an author gave; a wait without one is called by its place in the journal, which is shown already."""
+    name = str(data.get("name") or "")
+    return "" if name.startswith("@") else clean(name)
 
 
 def _error(data: Data) -> str:
     error = data.get("error") or {}
     kind = str(error.get("type") or error.get("code") or "error").rpartition(".")[2]
-    return clean(f"{kind}: {error.get('message') or ''}".rstrip(": "))
+    message = error.get("message")
+    return one_line(f"{kind}: {message}" if message else kind)
 
 
 def _time(micros: int | None) -> str:

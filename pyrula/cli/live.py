@@ -11,7 +11,7 @@ import anyio
 from pyrula.cli.board import Board
 from pyrula.cli.output import Output, Part, assembled, drawn
 from pyrula.cli.run_text import runs_table
-from pyrula.cli.wording import STATUS_STYLE, clean, count_of
+from pyrula.cli.wording import STATUS_STYLE, count_of
 from pyrula.contracts.errors import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class ScreenLog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print one record, its colour by its level."""
         style = "red" if record.levelno >= logging.ERROR else "yellow" if record.levelno >= logging.WARNING else "dim"
-        self._out.line((clean(self.format(record)), style))
+        self._out.line((self.format(record), style))
 
 
 class LiveView:

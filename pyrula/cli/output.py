@@ -20,10 +20,14 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-__all__ = ["Output", "Part", "Table", "assembled", "drawn", "is_terminal"]
+__all__ = ["Output", "OutputClosed", "Part", "Table", "assembled", "drawn", "is_terminal"]
 
 Part = str | tuple[str, str]
 """A piece of a line: plain, or with a style (`("failed", "bold red")`)."""
+
+
+class OutputClosed(Exception):
+    """Whoever read our output has gone; there is nothing to say, and nobody to say it to."""
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -115,13 +119,13 @@ def drawn(table: Table) -> Any:
     from rich.table import Table as Drawn
 
     made = Drawn(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for title in table.titles:
+    for index, title in enumerate(table.titles):
         cut = title in table.foldable
         made.add_column(
             title,
             no_wrap=True,
             overflow="ellipsis" if cut else "fold",
-            min_width=8 if cut else max((len(_text(row[len(made.columns)])) for row in table.rows), default=0),
+            min_width=8 if cut else max(map(len, (title, *(_text(row[index]) for row in table.rows)))),
             justify="right" if title in table.right else "left",
         )
     for row in table.rows:

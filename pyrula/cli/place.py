@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVa
 import anyio
 import typer
 
+from pyrula.cli.output import OutputClosed
+
 if TYPE_CHECKING:
     from pyrula.workflows.client import WorkflowClient
     from pyrula.workflows.stores.valkey.store import ValkeyStore
@@ -86,13 +88,16 @@ class Place:
                 await store.aclose()
 
     def run(self, work: Callable[[WorkflowClient], Awaitable[T]]) -> T:
-        """Do the work with a client of this place."""
+        """Do the work with a client of this place. Raises `OutputClosed` when nobody reads our output any more."""
 
         async def connected() -> T:
             async with self.client() as client:
                 return await work(client)
 
-        return anyio.run(connected)
+        try:
+            return anyio.run(connected)
+        except BrokenPipeError as error:
+            raise OutputClosed from error
 
 
 def with_place(command: Callable[Concatenate[Place, P], None]) -> Callable[..., None]:

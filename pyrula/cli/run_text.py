@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -12,12 +13,13 @@ from pyrula.cli.event_text import event_line, summary
 from pyrula.cli.output import Output, Part, Table
 from pyrula.cli.wording import STATUS_STYLE, ago, clean, compact, duration, exact, one_line
 from pyrula.contracts.events import Event
-from pyrula.contracts.runs import Run, RunStatus
+from pyrula.contracts.runs import PARKED, Run, RunStatus
 
-__all__ = ["headline", "note_on", "print_run", "runs_table", "status_part"]
+__all__ = ["awaited", "headline", "note_on", "own_frames", "print_run", "runs_table", "status_part"]
 
 _LABEL: Final = 14
 _LAST: Final = 10
+_ENGINE: Final = re.compile(r'[/\\]pyrula[/\\](actors|workflows)[/\\][^"]*", line ')
 
 
 def status_part(status: RunStatus) -> Part:
@@ -31,16 +33,22 @@ def note_on(run: Run, now: datetime) -> str:
         return one_line(str(run.error.get("message") or run.error.get("reason") or run.error.get("code") or ""))
     if run.status.ended:
         return ""
-    wake = f"wakes {ago(run.wake_at, now)}" if run.wake_at is not None else ""
     if run.status is RunStatus.WAITING and run.waiting_on:
-        kind, _, name = run.waiting_on.partition(":")
-        waits = f"signal {clean(name)}" if kind == "signal" else f"answer to {clean(name)}"
-        return f"{waits}, until {ago(run.wake_at, now)}" if run.wake_at is not None else waits
-    return wake
+        until = f", until {ago(run.wake_at, now)}" if run.wake_at is not None else ""
+        return f"for {awaited(run.waiting_on)}{until}"
+    return f"wakes {ago(run.wake_at, now)}" if run.wake_at is not None else ""
+
+
+def awaited(topic: str) -> str:
+    """What a run waits on, in words: `signal paid`, `an answer to approval`."""
+    kind, _, name = topic.partition(":")
+    if kind == "interrupt":
+        return "an answer" if name.startswith("@") else f"an answer to {clean(name)}"
+    return clean(f"{kind} {name}".rstrip())
 
 
 def _took(run: Run, now: datetime) -> str:
-    if run.started_at is None:
+    if run.started_at is None or run.status in PARKED:
         return ""
     return duration((run.finished_at or now) - run.started_at)
 
@@ -59,7 +67,7 @@ def runs_table(runs: Sequence[Run], now: datetime) -> Table:
     ]
     kept = [(title, cells) for title, cells in columns if any(c if isinstance(c, str) else c[0] for c in cells)]
     rows = list(zip(*(cells for _, cells in kept), strict=True))
-    return Table([title for title, _ in kept], rows, frozenset({"ATTRIBUTES", "NOTE"}), frozenset({"TOOK"}))
+    return Table([title for title, _ in kept], rows, frozenset({"OWNER", "ATTRIBUTES", "NOTE"}), frozenset({"TOOK"}))
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
@@ -112,7 +120,7 @@ def _facts(run: Run, now: datetime) -> Iterable[tuple[str, Part]]:
         took = f", took {duration(run.finished_at - run.started_at)}" if run.started_at is not None else ""
         yield "finished", f"{when(run.finished_at)}{took}"
     if run.waiting_on is not None and not run.status.ended:
-        yield "waiting on", clean(run.waiting_on)
+        yield "waiting for", awaited(run.waiting_on)
     if run.wake_at is not None and not run.status.ended:
         yield "wakes", when(run.wake_at)
     if run.worker is not None:
@@ -134,16 +142,34 @@ def _block(out: Output, title: str, value: Any) -> None:
 
 
 def _print_error(out: Output, error: Mapping[str, Any]) -> None:
-    kind = str(error.get("type") or error.get("code") or "error")
+    kind = str(error.get("type") or error.get("code") or "error").rpartition(".")[2]
     message = str(error.get("message") or error.get("reason") or "")
+    code = error.get("code")
     out.line()
+    if error.get("type") is None and error.get("reason"):  # ended by a person, who said why
+        out.line(("Reason", "bold"), f"  {one_line(message)}")
+        return
     out.line(("Error", "bold red"), f"  {one_line(f'{kind}: {message}' if message else kind)}")
-    if error.get("code") and error["code"] != kind:
-        out.line(("  code          ", "dim"), clean(str(error["code"])))
-    if error.get("detail"):
+    if code and code != kind:
+        out.line(("  code          ", "dim"), clean(str(code)))
+    if error.get("detail") and code != "step_failed":  # that one's message has it all
         out.line(("  detail        ", "dim"), compact(error["detail"]))
-    for line in str(error.get("traceback") or "").splitlines():
+    for line in own_frames(str(error.get("traceback") or "")):
         out.line((f"  {clean(line)}", "dim"))
+
+
+def own_frames(traceback: str) -> list[str]:
+    """A traceback's lines without the engine's frames; all of them when there are no others."""
+    lines, kept, engine, found = traceback.splitlines(), [], False, False
+    for line in lines:
+        if line.startswith('  File "'):
+            engine = bool(_ENGINE.search(line))
+            found = found or not engine
+        elif not line.startswith("    "):
+            engine = False
+        if not engine:
+            kept.append(line)
+    return kept if found else lines
 
 
 def _print_question(out: Output, run: Run, events: Sequence[Event]) -> None:

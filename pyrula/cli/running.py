@@ -12,8 +12,9 @@ import typer
 import typer.main
 
 from pyrula.cli.app import app
+from pyrula.cli.output import OutputClosed
 from pyrula.cli.wording import one_line
-from pyrula.contracts.errors import PyrulaError
+from pyrula.contracts.errors import PyrulaError, StoreUnavailable
 
 __all__ = ["FAILED", "INTERRUPTED", "MISUSED", "run"]
 
@@ -35,11 +36,8 @@ def run(argv: Sequence[str]) -> int:
         code = _dispatch(list(argv))
         sys.stdout.flush()
         return code
-    except BrokenPipeError:
-        _pacify()
-        return _PIPE_BROKEN
     except BaseException as error:  # noqa: BLE001 - this is where every error ends
-        return _explained(error, debug="--debug" in argv)
+        return _explained(error, argv)
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -53,9 +51,9 @@ def _pacify() -> None:
     os.dup2(nowhere, sys.stdout.fileno())
 
 
-def _explained(error: BaseException, *, debug: bool) -> int:
+def _explained(error: BaseException, argv: Sequence[str]) -> int:
     error = _innermost(error)
-    if isinstance(error, BrokenPipeError):
+    if isinstance(error, (BrokenPipeError, OutputClosed)):
         _pacify()
         return _PIPE_BROKEN
     if isinstance(error, (KeyboardInterrupt, typer.Abort)):
@@ -66,9 +64,12 @@ def _explained(error: BaseException, *, debug: bool) -> int:
         return error.code if isinstance(error.code, int) else 0
     if isinstance(error, _Usage):
         return _misused(error)
-    if debug:
+    if "--debug" in argv:
         traceback.print_exception(error)
-    _say(_message(error))
+    message = _message(error)
+    if isinstance(error, StoreUnavailable) and not _names_server(argv):
+        message += " (--url or PYRULA_VALKEY_URL names another server)"
+    _say(message)
     return FAILED
 
 
@@ -77,6 +78,10 @@ def _innermost(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def _names_server(argv: Sequence[str]) -> bool:
+    return "PYRULA_VALKEY_URL" in os.environ or any(word.partition("=")[0] == "--url" for word in argv)
 
 
 def _message(error: BaseException) -> str:
@@ -93,6 +98,8 @@ def _misused(error: Exception) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         sys.stdout.write(f"{text}\n")
         return MISUSED
+    # The parser's own words around ours, and its library's around its own.
+    text = text.removeprefix("Invalid value: ").replace("Value error, ", "")
     path = getattr(context, "command_path", "pyrula")
     _say(f"{text.rstrip('.')} (see '{path} --help')")
     return MISUSED

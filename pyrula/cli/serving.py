@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
+from pyrula.cli.wording import clean
 from pyrula.contracts.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -28,11 +29,12 @@ if TYPE_CHECKING:
 
     from pyrula.workflows.worker import WorkflowWorker
 
-__all__ = ["LoopName", "log_to", "run_on", "serve"]
+__all__ = ["LoopName", "end_within", "log_to", "run_on", "serve"]
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 # What a worker that is told to stop at once may take to give its runs back.
 _PATIENCE: Final = 3.0
+_ABANDONED: Final = "ended with runs in flight; another worker takes them over when their leases run out"
 
 
 class LoopName(StrEnum):
@@ -44,23 +46,34 @@ class LoopName(StrEnum):
 
 
 def run_on(loop: LoopName, work: Callable[[], Awaitable[int]]) -> int:
-    """Run under that loop. Raises `ConfigurationError` when uvloop is asked for and not installed."""
+    """Run under that loop; the exit code, with which the process ends soon, whatever threads are left.
+
+    Raises `ConfigurationError` when uvloop is asked for and not installed.
+    """
     if loop is LoopName.UVLOOP and find_spec("uvloop") is None:
         raise ConfigurationError("uvloop is not installed: pip install 'pyrula[uvloop]'")
     backend = "trio" if loop is LoopName.TRIO else "asyncio"
     options = {"use_uvloop": True} if loop is LoopName.UVLOOP else {}
-    return anyio.run(work, backend=backend, backend_options=options)
+    code = anyio.run(work, backend=backend, backend_options=options)
+    end_within(2.0, code, "ended while the thread of a step was still running")
+    return code
 
 
 def log_to(handler: logging.Handler, *, debug: bool) -> None:
     """Send the log of pyrula and of the user's own code there, from INFO on (DEBUG for pyrula's with `debug`)."""
-    formatter = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
-    handler.setFormatter(formatter)
+    handler.setFormatter(_CleanFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S"))
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(logging.INFO)
     if debug:
         logging.getLogger("pyrula").setLevel(logging.DEBUG)
+
+
+class _CleanFormatter(logging.Formatter):
+    """Messages can hold what a run holds."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return clean(super().format(record))
 
 
 async def serve(
@@ -71,15 +84,15 @@ async def serve(
 ) -> int:
     """Run the worker until SIGINT or SIGTERM; the exit code.
 
-    The first signal lets runs in flight finish (`stopping` is called to say so), a second one
-    gives them back to their queues at once. `beside` runs next to the worker and ends with it.
+    The first signal lets runs in flight finish (`stopping` is called to say so, in a thread), a second
+    one gives them back to their queues at once. `beside` runs next to the worker and ends with it.
     """
     at_once: list[int] = []
 
     async with anyio.create_task_group() as group:
 
         async def listen(*, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-            with anyio.open_signal_receiver(*_SIGNALS) as received, _impatient():
+            with anyio.open_signal_receiver(*_SIGNALS) as received, _impatient(stopping):
                 task_status.started()
                 stopped = False
                 async for number in received:
@@ -88,7 +101,6 @@ async def serve(
                         group.cancel_scope.cancel()
                         return
                     stopped = True
-                    stopping()
                     worker.stop()
 
         await group.start(listen)
@@ -100,8 +112,8 @@ async def serve(
 
 
 @contextlib.contextmanager
-def _impatient() -> Iterator[None]:
-    """See to it that a second signal ends the process even when a step blocks the loop or will not end.
+def _impatient(stopping: Callable[[], None]) -> Iterator[None]:
+    """Answer a signal even when a step blocks the loop: say so at the first, end the process after a second.
 
     The loop's own handlers only work while the loop turns; these stand in front of them.
     """
@@ -110,8 +122,10 @@ def _impatient() -> Iterator[None]:
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal count
         count += 1
-        if count == 2:
-            threading.Thread(target=_end_process, args=(number,), daemon=True).start()
+        if count == 1:
+            threading.Thread(target=stopping, daemon=True).start()
+        elif count == 2:
+            end_within(_PATIENCE, 128 + number, _ABANDONED)
         before = previous[number]
         if callable(before):
             before(number, frame)
@@ -126,9 +140,17 @@ def _impatient() -> Iterator[None]:
             signal.signal(number, previous[int(number)])
 
 
-def _end_process(number: int) -> None:
-    time.sleep(_PATIENCE)
-    if sys.stdout.isatty():
-        os.write(1, b"\x1b[?25h")  # a live view hides the cursor
-    os.write(2, b"pyrula: ended with runs in flight; another worker takes them over when their leases run out\n")
-    os._exit(128 + number)
+def end_within(seconds: float, code: int, message: str) -> None:
+    """End the process with that code and a line on stderr, unless it has ended in order by then.
+
+    A step's thread cannot be stopped, and an interpreter waits for its threads.
+    """
+
+    def end() -> None:
+        time.sleep(seconds)
+        if sys.stdout.isatty():
+            os.write(1, b"\x1b[?25h")  # a live view hides the cursor
+        os.write(2, f"pyrula: {message}\n".encode())
+        os._exit(code)
+
+    threading.Thread(target=end, daemon=True).start()

@@ -56,7 +56,7 @@ def duration(span: timedelta | float) -> str:
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 9.995:
-        return f"{seconds:.2f} s"
+        return f"{seconds:.0f} s" if seconds == int(seconds) else f"{seconds:.2f} s"
     if seconds < 59.5:
         return f"{seconds:.0f} s"
     whole = round(seconds)
