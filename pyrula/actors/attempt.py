@@ -11,9 +11,10 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from pyrula.actors.bridge import Loop, current_loop
 from pyrula.actors.calls import Call, OwnedScope, call_scope
@@ -32,6 +33,8 @@ __all__ = ["Attempt", "Body", "Settings"]
 
 
 log = logging.getLogger("pyrula.run")
+# A body may end before tasks that it started: so long (seconds) its end waits for them to ask for their records.
+_LAST_CALLS: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,7 @@ class Attempt:
             raise self.fatal
         if self._matched is not None:
             self._matched.set()
+            self._matched = None
         try:
             return self.journal.match(key, kind)
         except ReplayRefused as error:
@@ -174,11 +178,35 @@ class Attempt:
         """Wait until other tasks have taken what was recorded before the cancel request."""
         with anyio.move_on_after(self.settings.cancel_timeout):
             while not self.journal.cancel_due:
-                self._matched = anyio.Event()
-                await self._matched.wait()
+                await self._next_match()
             return
         left = self.journal.unused()
         raise self.refuse(never_asked(left)) if left else RunAttemptEnded("the replay did not reach its cancel request")
+
+    async def _next_match(self) -> None:
+        if self._matched is None:
+            self._matched = anyio.Event()
+        await self._matched.wait()
+
+    async def in_turn(self, seq: int) -> None:
+        """Before a recorded failure is met anew: let other tasks come as far as they were when it was recorded.
+
+        A failure may cut them off, and they must not be cut off earlier than they were.
+        """
+        if self.journal.replaying:
+            await checkpoint()
+        if not self.journal.asked_up_to(seq):
+            with anyio.move_on_after(self.settings.cancel_timeout):
+                while not self.journal.asked_up_to(seq):
+                    await self._next_match()
+
+    async def all_asked(self) -> Record | None:
+        """At the body's end: let tasks that it left running ask for their records; the first that nobody asked for."""
+        if self.journal.unused() is not None:
+            with anyio.move_on_after(min(_LAST_CALLS, self.settings.cancel_timeout)):
+                while self.journal.unused() is not None:
+                    await self._next_match()
+        return self.journal.unused()
 
     async def _deliver_cancel(self) -> None:
         self.cancel.pending = False

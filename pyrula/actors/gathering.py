@@ -19,6 +19,7 @@ class _Legs:
     """The legs of one gather, while they run."""
 
     def __init__(self, attempt: Attempt, aws: Sequence[Awaitable[Any]], return_exceptions: bool) -> None:
+        self.attempt = attempt
         self.scope: OwnedScope = attempt.current_scope()
         self.number = self.scope.next_gather()
         self.aws = aws
@@ -73,6 +74,7 @@ class _Legs:
                 if not started and inspect.iscoroutine(aw):
                     aw.close()
         if self.error is not None:
+            self.attempt.journal.skip(f"{self.scope.path}g{self.number}.")
             raise self.error
 
 

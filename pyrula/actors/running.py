@@ -196,7 +196,7 @@ class _Endings:
             return await self.cancelled()
         if self.attempt.poison is not None:
             return await self.failed(self.attempt.poison)
-        left = self.attempt.journal.unused()
+        left = await self.attempt.all_asked()
         if left is not None:
             return await self._set_aside(never_asked(left))
         try:

@@ -27,7 +27,7 @@ from pyrula.contracts.errors import (
     StepFailed,
     StepTimedOut,
 )
-from pyrula.contracts.events import EventType, raw_json
+from pyrula.contracts.events import Entry, EventType, raw_json
 from pyrula.contracts.options import Retry
 from pyrula.contracts.runs import RunStatus
 from pyrula.contracts.store import Parking
@@ -71,7 +71,11 @@ async def run_step(attempt: Attempt, spec: StepSpec) -> Any:
     record = attempt.match(key, Kind.STEP)
     if attempt.served(record):
         assert record is not None
-        return _replayed(spec, key, record)
+        assert record.outcome is not None
+        if record.outcome.type == EventType.STEP_FAILED:
+            await attempt.in_turn(record.outcome.seq)
+            raise step_failed(step_id, key, record.outcome.data)
+        return _replayed(spec, record.outcome)
     if not attempt.open():
         await attempt.admit()
     call = attempt.begin(key, step_id)
@@ -87,11 +91,7 @@ async def run_step(attempt: Attempt, spec: StepSpec) -> Any:
         attempt.end(call)
 
 
-def _replayed(spec: StepSpec, key: str, record: Record) -> Any:
-    outcome = record.outcome
-    assert outcome is not None
-    if outcome.type == EventType.STEP_FAILED:
-        raise step_failed(spec.step_id, key, outcome.data)
+def _replayed(spec: StepSpec, outcome: Entry) -> Any:
     return decode_json(outcome.data["result"], return_annotation(spec.fn), path=f"step {spec.step_id!r} result")
 
 

@@ -52,12 +52,13 @@ _ROLES: Final[dict[str, tuple[str | None, bool]]] = {
 
 
 class Record:
-    """What the journal holds for one key. `opened` is the last entry before the outcome, if any."""
+    """What the journal holds for one key, since seq `since`. `opened` is the last entry before the outcome, if any."""
 
-    __slots__ = ("key", "kind", "opened", "outcome", "tries", "used")
+    __slots__ = ("key", "kind", "opened", "outcome", "since", "tries", "used")
 
-    def __init__(self, key: str, kind: str) -> None:
+    def __init__(self, key: str, kind: str, since: int) -> None:
         self.key = key
+        self.since = since
         self.kind = kind
         self.opened: Entry | None = None
         self.outcome: Entry | None = None
@@ -72,7 +73,17 @@ class Journal:
     none), `checkpoint` the last saved state's entry.
     """
 
-    __slots__ = ("_before_cancel", "_records", "_unasked", "cancel_seq", "checkpoint", "input", "last_seq")
+    __slots__ = (
+        "_before_cancel",
+        "_first",
+        "_order",
+        "_records",
+        "_unasked",
+        "cancel_seq",
+        "checkpoint",
+        "input",
+        "last_seq",
+    )
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._records: dict[str, Record] = {}
@@ -92,6 +103,8 @@ class Journal:
                 self.cancel_seq = entry.seq
             elif entry.type == EventType.RUN_RETRIED:
                 self._void(history[:position], entry)
+        self._order = iter(self._records.values())
+        self._first = next(self._order, None)  # of those not known to have been asked for
         self._unasked = sum(1 for r in self._records.values() if r.outcome is not None)
         if self.cancel_seq:
             self._before_cancel = sum(1 for r in self._records.values() if self._settled_before_cancel(r))
@@ -102,7 +115,7 @@ class Journal:
             kind = entry.data["kind"]
         record = self._records.get(entry.key)
         if record is None:
-            record = self._records[entry.key] = Record(entry.key, kind)
+            record = self._records[entry.key] = Record(entry.key, kind, entry.seq)
         if outcome:
             if record.outcome is None:
                 record.outcome = entry
@@ -145,11 +158,26 @@ class Journal:
                 asked=f"{kind} {key!r}",
             )
         if not record.used:
-            record.used = True
-            self._unasked -= record.outcome is not None
-            if self.cancel_seq and self._settled_before_cancel(record):
-                self._before_cancel -= 1
+            self._use(record)
         return record
+
+    def _use(self, record: Record) -> None:
+        record.used = True
+        self._unasked -= record.outcome is not None
+        if self.cancel_seq and self._settled_before_cancel(record):
+            self._before_cancel -= 1
+
+    def asked_up_to(self, seq: int) -> bool:
+        """True when every call that was recorded before `seq` has been asked for."""
+        while self._first is not None and self._first.used:
+            self._first = next(self._order, None)
+        return self._first is None or self._first.since >= seq
+
+    def skip(self, prefix: str) -> None:
+        """The legs under this prefix are cut off: what they have not asked for by now, they never will."""
+        for record in self._records.values():
+            if not record.used and record.key.startswith(prefix):
+                self._use(record)
 
     def peek(self, key: str) -> Record | None:
         """The record at a key, without asking for it."""
