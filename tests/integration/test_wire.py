@@ -6,6 +6,7 @@ import asyncio
 import gc
 import random
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -545,6 +546,31 @@ async def test_a_call_that_breaks_its_connection_again_is_not_sent_a_third_time(
             with pytest.raises(ConnectionBroken, match=f"127.0.0.1:{port}"):
                 await wire.call("DEADLY")
     assert sent == [pack_command(("DEADLY",))] * 2
+
+
+@pytest.mark.anyio
+async def test_a_connection_that_is_reset_with_bytes_unread_is_noticed_at_once() -> None:
+    asked, reset = threading.Event(), threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        connection.recv(1000)
+        connection.sendall(b"+OK\r\n+PONG\r\n")
+        connection.recv(1000)
+        asked.set()
+        connection.sendall(b"$1000000\r\n" + b"x" * 100_000)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
+        reset.set()
+
+    async def caller(wire: Wire) -> None:
+        with anyio.fail_after(10), pytest.raises(ConnectionBroken, match=f"127.0.0.1:{port}"):
+            await wire.call("GET", "x", retry=False)
+
+    with scripted_server(answer) as port:
+        async with open_wire(f"redis://127.0.0.1:{port}") as wire, anyio.create_task_group() as group:
+            group.start_soon(caller, wire)
+            await until(asked.is_set)
+            reset.wait()  # the loop stands still meanwhile, and finds bytes and reset together
 
 
 @pytest.mark.anyio

@@ -5,12 +5,14 @@ Replies are handed out inside the callback, so a call costs one turn of the loop
 
 from __future__ import annotations
 
+import socket
 import weakref
+from typing import Final
 
 from anyio.lowlevel import current_token
 
 from pyrula.workflows.stores.valkey.dial import Dialled
-from pyrula.workflows.stores.valkey.link import CHUNK, Link, Owner
+from pyrula.workflows.stores.valkey.link import CHUNK, Breakage, Link, Owner
 from pyrula.workflows.stores.valkey.loops import CallbackLoop, Slot, callback_loop
 from pyrula.workflows.stores.valkey.turns import TurnLink
 
@@ -28,6 +30,9 @@ def open_link(dialled: Dialled, owner: Owner) -> Link:
     return TurnLink(dialled, owner)
 
 
+_ON_LIBUV: Final = ("uvloop", "winloop")
+
+
 class CallbackLink(Link):
     """Driven by the loop: it calls back when the socket can be read or written.
 
@@ -41,12 +46,24 @@ class CallbackLink(Link):
         self._loop = weakref.ref(loop)
         self._fd = self._sock.fileno()
         self._joining = False
-        loop.add_reader(self._fd, self.receive)
+        on_libuv = type(loop).__module__.partition(".")[0] in _ON_LIBUV
+        loop.add_reader(self._fd, self._receive_on_libuv if on_libuv else self.receive)
 
     def _running(self) -> CallbackLoop:
         loop = self._loop()
         assert loop is not None  # only its own callbacks and tasks get here
         return loop
+
+    def _receive_on_libuv(self) -> None:
+        """Read, and when the socket has an error read to the end.
+
+        These loops call back once for a socket with an error (a reset connection) and never again.
+        """
+        self.receive()
+        if self.breakage is None and self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            while self.receive():
+                pass
+            self.fail(Breakage(f"the connection to {self.label} was reset"))
 
     def slot(self) -> Slot:
         return self._loop().create_future()  # type: ignore[union-attr]  # alive: its own task is here

@@ -134,8 +134,8 @@ class Link(ABC):
     def _close(self) -> None:
         self.fail(Breakage(f"the connection to {self.label} was closed"))
 
-    def receive(self) -> None:
-        """Take what the socket has and pass it on. Never waits."""
+    def receive(self) -> bool:
+        """Take what the socket has and pass it on; False when there was nothing, or the link broke. Never waits."""
         try:
             data = self._sock.recv(_RECEIVE)
             if self._seal is not None and data:
@@ -143,27 +143,28 @@ class Link(ABC):
                 if reply := self._seal.outgoing():
                     self._transmit(reply)
                 if not data:
-                    return
+                    return True
         except (BlockingIOError, InterruptedError):
-            return
+            return False
         except OSError as error:  # ssl.SSLError is one
             self.fail(Breakage(f"the connection to {self.label} broke: {_reason(error)}", error))
-            return
+            return False
         if not data:
             self.fail(Breakage(f"{self.label} closed the connection"))
-            return
+            return False
         self.moved = True
         self._feed(data)
         owner = self._owner()
         if owner is None:
-            return  # it has just gone, and this link is about to be closed
+            return False  # it has just gone, and this link is about to be closed
         try:
             woken = owner.take(self._gets)
         except (ProtocolError, LookupError) as error:
             self.fail(Breakage(f"{self.label} sent what no command asked for", error))
-            return
+            return False
         if woken >= _JOIN:
             self._woke(woken)
+        return True
 
     def _flush(self) -> None:
         """Send everything that is queued, as one. Nothing may be blocked."""

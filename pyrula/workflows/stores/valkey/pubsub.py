@@ -28,6 +28,8 @@ from pyrula.workflows.stores.valkey.wire import translate
 
 __all__ = ["RESUBSCRIBED", "Heard", "Listener", "Marker", "Message", "Subscriptions"]
 
+_PARTING: Final = 64
+"""So many channels that nobody listens to any more are kept until there is something else to send."""
 _BACKOFF_FIRST: Final = 0.01
 _BACKOFF_CAP: Final = 1.0
 _BUFFER: Final = 1000
@@ -168,6 +170,7 @@ class Subscriptions(Owner):
         """How many messages each listener keeps."""
         self._channels: dict[bytes, _Channel] = {}
         self._inboxes: dict[_Inbox, None] = {}
+        self._parting: dict[bytes, _Channel] = {}  # left, and to be unsubscribed from with the next command
         # What the server has been asked, in order: it confirms in that order.
         self._asked: deque[tuple[bytes, bytes, _Channel]] = deque()
         self._dialling: anyio.Lock | None = None
@@ -240,12 +243,13 @@ class Subscriptions(Owner):
             link = await self._connected(patient=self._was_connected)
             new: list[bytes] = []
             for name in names:
-                channel = self._channels.get(name)
+                channel = self._channels.get(name) or self._rejoined(name)
                 if channel is None:
                     channel = self._channels[name] = _Channel()
                     new.append(name)
                 channel.inboxes[inbox] = None
-            self._ask(link, b"SSUBSCRIBE", new)
+            if new:
+                self._ask(link, b"SSUBSCRIBE", new)
             # Every channel that is known was asked for on this link, unless the link has just broken.
             waiting = [self._channels[name] for name in names if not self._channels[name].confirmed]
             if waiting and self._link is link:
@@ -269,14 +273,31 @@ class Subscriptions(Owner):
                 del channel.inboxes[inbox]
                 if not channel.inboxes:
                     unused.append(name)
-        if self._link is not None:
-            self._ask(self._link, b"SUNSUBSCRIBE", unused)
         for name in unused:
-            self._channels.pop(name, None)
+            self._parting[name] = self._channels.pop(name)
+        if self._link is None:
+            self._parting.clear()
+        elif len(self._parting) > _PARTING:
+            self._ask(self._link, b"SUNSUBSCRIBE", ())
+
+    def _rejoined(self, name: bytes) -> _Channel | None:
+        """A channel that was left and not yet unsubscribed from."""
+        channel = self._parting.pop(name, None)
+        if channel is not None:
+            self._channels[name] = channel
+        return channel
 
     def _ask(self, link: Link, command: bytes, names: Iterable[bytes]) -> None:
-        """A command for each channel: a refusal then concerns one, and their slots need not be the same."""
+        """A command for each channel: a refusal then concerns one, and their slots need not be the same.
+
+        Channels that were left go along: a message of their own would cost as much as the command that
+        follows anyway.
+        """
         packed = []
+        for name, channel in self._parting.items():
+            packed.append(pack_command((b"SUNSUBSCRIBE", name)))
+            self._asked.append((b"sunsubscribe", name, channel))
+        self._parting.clear()
         for name in names:
             packed.append(pack_command((command, name)))
             self._asked.append((command.lower(), name, self._channels[name]))
@@ -331,6 +352,7 @@ class Subscriptions(Owner):
     def lost(self, breakage: Breakage) -> None:
         self._link = None
         self._asked.clear()
+        self._parting.clear()
         for channel in self._channels.values():
             channel.confirmed = False
             waiting, channel.waiting = channel.waiting, []
