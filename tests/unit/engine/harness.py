@@ -9,7 +9,8 @@ import itertools
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from pyrula.actors.attempt import Attempt, Ended, Settings
+from pyrula.actors.attempt import Attempt, Settings
+from pyrula.actors.running import Ended, run_attempt
 from pyrula.actors.supervision import OutageLog
 from pyrula.contracts.events import Event
 from pyrula.contracts.options import Retry
@@ -89,7 +90,7 @@ class Bench:
 
     async def once(self, run_id: str) -> Ended:
         """Claim the run and make one attempt."""
-        return await self.attempt(await self.claim(run_id)).run()
+        return await run_attempt(self.attempt(await self.claim(run_id)))
 
     async def wake(self, run_id: str) -> None:
         """Let time pass until the parked run is due, and wake it."""
