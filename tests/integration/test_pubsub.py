@@ -111,11 +111,29 @@ async def test_a_channel_is_subscribed_as_long_as_somebody_listens(
             async with subscriptions.listen([channel, f"{namespace}:b"]):
                 assert await subscribed(1)
             assert await subscribed(1)
-        await until(lambda: subscribed(0))
+        # Nobody listens: it goes with the next command, and can be joined again before.
         async with subscriptions.listen([channel]) as listener:
             assert await subscribed(1)
             await wire.call("SPUBLISH", channel, "x")
             assert await listener.next() == (channel.encode(), b"x")
+        async with subscriptions.listen([f"{namespace}:c"]):
+            await until(lambda: subscribed(0))
+        async with subscriptions.listen([channel]) as listener:
+            assert await subscribed(1)
+            await wire.call("SPUBLISH", channel, "y")
+            assert await listener.next() == (channel.encode(), b"y")
+
+
+async def test_channels_that_nobody_listens_to_do_not_pile_up(valkey_server: PrivateServer, namespace: str) -> None:
+    async with connected(valkey_server.url) as (subscriptions, wire):
+        for number in range(200):
+            async with subscriptions.listen([f"{namespace}:{number}"]):
+                pass
+
+        async def few_left() -> bool:
+            return len(await wire.call("PUBSUB", "SHARDCHANNELS", f"{namespace}:*")) <= 66
+
+        await until(few_left)
 
 
 async def test_a_thousand_listeners_each_hear_their_own(valkey_server: PrivateServer, namespace: str) -> None:

@@ -63,11 +63,14 @@ async def bells(
         for n, prefix in enumerate(server.keys.shards(workflow))
     }
     async with (await server.subscriptions()).listen(list(shards)) as channel:
+        for name in workflows:
+            due[name].forget()
+            due[name].listeners += 1
         try:
             yield _Bells(channel, shards, hot, due)
         finally:
             for name in workflows:
-                due[name].forget()
+                due[name].listeners -= 1
 
 
 class _End:

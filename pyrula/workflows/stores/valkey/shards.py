@@ -47,15 +47,16 @@ class HotShards:
 class DueTimes:
     """The earliest timer of each shard of one workflow (microseconds), as far as it is known."""
 
-    __slots__ = ("_due", "_read_at")
+    __slots__ = ("_due", "_read_at", "listeners")
 
     def __init__(self) -> None:
         self._due: dict[int, int] = {}
         self._read_at: float | None = None
+        self.listeners = 0
 
     def fresh(self, monotonic: float) -> bool:
         """True while what is known can be trusted: read lately, and bells heard since."""
-        return self._read_at is not None and monotonic - self._read_at < _TRUSTED_FOR
+        return self.listeners > 0 and self._read_at is not None and monotonic - self._read_at < _TRUSTED_FOR
 
     def forget(self) -> None:
         """Bells were lost: read again before the next answer."""
