@@ -41,6 +41,10 @@ class Loop(Protocol):
         """Take back the mark that an interrupt has left on the current task."""
         ...
 
+    def asked_to_cancel(self) -> bool:
+        """True when the cancellation that the current task has just caught was meant for it."""
+        ...
+
     async def cancellation(self) -> BaseException:
         """An instance of the loop's own cancellation, to be raised."""
         ...
@@ -65,6 +69,11 @@ class _Asyncio:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             task.uncancel()
+
+    def asked_to_cancel(self) -> bool:
+        # Who awaits a future that somebody cancelled gets the same error, with nobody asking the task itself.
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
 
     async def cancellation(self) -> BaseException:
         return asyncio.CancelledError()
@@ -106,6 +115,9 @@ class _Trio:
 
     def calm(self) -> None:
         """Nothing to take back: a scope ends with its call."""
+
+    def asked_to_cancel(self) -> bool:
+        return True  # trio lets nobody else make its Cancelled
 
     async def cancellation(self) -> BaseException:
         # trio makes its Cancelled itself and only in a cancelled scope; this one is caught in

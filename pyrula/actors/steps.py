@@ -87,6 +87,8 @@ async def run_step(attempt: Attempt, spec: StepSpec) -> Any:
             raise await attempt.loop.cancellation()
         return await _live(attempt, spec, call, record)
     finally:
+        if call.interrupted:
+            attempt.loop.calm()
         scope.running.discard(step_id)
         attempt.end(call)
 
@@ -132,10 +134,11 @@ async def _tried(attempt: Attempt, spec: StepSpec, call: Call, tries: int) -> tu
                     value = await _invoke(attempt, spec)
         except (AttemptEnded, KeyboardInterrupt, GeneratorExit):
             raise
-        except attempt.loop.cancelled:
-            if call.interrupted:
-                attempt.loop.calm()
-            raise
+        except attempt.loop.cancelled as error:
+            if call.interrupted or attempt.loop.asked_to_cancel():
+                raise
+            await _failed(attempt, spec, call, error, tries)  # something that the step waited for was cancelled
+            continue
         except BaseException as error:  # noqa: BLE001 - a step's SystemExit is the step's failure
             await _failed(attempt, spec, call, error, tries)
             continue
@@ -212,8 +215,9 @@ async def _call(attempt: Attempt, spec: StepSpec) -> Any:
     if spec.inline or is_async(fn):
         value = fn(*spec.args, **spec.kwargs)
     else:
-        value = await anyio.to_thread.run_sync(
-            functools.partial(fn, *spec.args, **spec.kwargs),
+        # In a tuple: what a thread returns may be awaitable, and trio would take that for a mistake.
+        (value,) = await anyio.to_thread.run_sync(
+            lambda: (fn(*spec.args, **spec.kwargs),),
             abandon_on_cancel=True,
             limiter=attempt.settings.threads,
         )
