@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import anyio
+from anyio.lowlevel import checkpoint
 from hypothesis import strategies as st
 
 from pyrula.contracts.errors import SignalTimeout, StepFailed
@@ -148,7 +148,7 @@ async def _run(ctx: Context, nodes: tuple[Node, ...], place: str, seen: list[lis
             seen.append([here, await _value(ctx, node.kind, here)])
         elif isinstance(node, Turns):
             for _ in range(node.number):
-                await anyio.sleep(0)
+                await checkpoint()
         elif isinstance(node, Wait):
             await ctx.sleep(node.seconds)
         elif isinstance(node, Signal):
@@ -163,7 +163,7 @@ async def _run(ctx: Context, nodes: tuple[Node, ...], place: str, seen: list[lis
 async def _step(ctx: Context, node: Step, here: str, seen: list[list[Any]], world: World) -> None:
     async def run() -> str:
         for _ in range(node.turns):
-            await anyio.sleep(0)
+            await checkpoint()
         return world.run(node, here)
 
     def plain() -> str:

@@ -12,10 +12,9 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, event, example, given, note, settings
+from hypothesis import HealthCheck, example, given, note, settings
 from hypothesis import strategies as st
 
-from pyrula.contracts.errors import PyrulaError
 from pyrula.contracts.events import Event
 from pyrula.contracts.runs import Run, RunStatus
 from pyrula.testing.audit import audit
@@ -75,7 +74,7 @@ class Life:
     def _hire(self, deaths: list[tuple[int, bool]]) -> None:
         at, after = deaths.pop(0) if deaths else (None, False)
         self.worker = CrashAt(self.bench.memory, at, after=after)
-        self.bench.store = self.worker  # type: ignore[assignment]
+        self.bench.store = self.worker
 
     async def _pass(self, run: Run) -> None:
         """The run is parked: somebody does what it waits for, or time passes."""
@@ -147,9 +146,8 @@ def _seen(run: Run, events: list[Event]) -> list[Any]:
             recorded[repr(value)] = e.key
     found = []
     for place, value in run.result:
-        if isinstance(value, str) and value.startswith("20") and "T" in value:
-            value = "a time"
-        found.append([place, recorded.get(repr(value), value)])
+        is_time = isinstance(value, str) and value.startswith("20") and "T" in value
+        found.append([place, "a time" if is_time else recorded.get(repr(value), value)])
     return found
 
 
