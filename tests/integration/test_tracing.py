@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextvars
 import json
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+import types
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,9 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.trace import SpanKind, StatusCode
 
 from pyrula.actors import tracing
+from pyrula.actors.observing import observe
 from pyrula.contracts.errors import RunFailed, RunNotFound
+from pyrula.contracts.store import Claim
 from pyrula.testing.servers import PrivateServer
 from pyrula.workflows import (
     Context,
@@ -460,6 +464,27 @@ async def test_a_cancelled_step_is_interrupted_and_no_error(spans: Spans) -> Non
     assert (of(step, "pyrula.status"), of(attempt, "pyrula.status")) == ("interrupted", "cancelled")
     assert {step.status.status_code, attempt.status.status_code} == {StatusCode.UNSET}
     assert is_child(step, attempt)
+
+
+def test_a_step_that_is_thrown_away_is_interrupted(spans: Spans, caplog: pytest.LogCaptureFixture) -> None:
+    observer = observe(Claim("traced-abandoned", "r1", 1, 1, 2, 0))
+    assert observer is not None
+
+    @types.coroutine
+    def for_ever() -> Generator[None, None, None]:
+        while True:
+            yield
+
+    async def abandoned() -> None:
+        with observer.step("long", "long", 1, "long"):
+            await for_ever()
+
+    body = abandoned()
+    contextvars.copy_context().run(body.send, None)
+    body.close()  # in another context than it was in
+    step = spans.one("step long")
+    assert (of(step, "pyrula.status"), step.status.status_code) == ("interrupted", StatusCode.UNSET)
+    assert caplog.records == []
 
 
 async def test_what_a_client_does_to_a_run(spans: Spans, runner: InlineWorkflowRunner) -> None:
