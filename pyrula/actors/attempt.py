@@ -22,7 +22,7 @@ from pyrula.actors.core.journal import Journal, Record, never_asked
 from pyrula.actors.drive import Board, Guard
 from pyrula.actors.observing import Observer
 from pyrula.actors.recorder import Outage, Recorder
-from pyrula.contracts.errors import AttemptEnded, Park, PyrulaError, ReplayRefused, RunAttemptEnded
+from pyrula.contracts.errors import AttemptEnded, ClaimLost, Park, PyrulaError, ReplayRefused, RunAttemptEnded
 from pyrula.contracts.events import EventType, parse
 from pyrula.contracts.mail import Mail, MailKind, parse_mail
 from pyrula.contracts.options import Retry
@@ -267,6 +267,8 @@ class Attempt:
 
     def stop(self, reason: AttemptEnded) -> None:
         """End the attempt from outside: its claim is lost, or the worker shuts down."""
+        if isinstance(reason, ClaimLost) and self.recorder.leaving:
+            return  # the claim is being given up: the store's answer to that says what became of it
         if self.stop_reason is None and self.over is None:
             self.stop_reason = reason
             if self.scope is not None:

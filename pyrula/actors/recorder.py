@@ -49,6 +49,7 @@ class Recorder:
         "_store",
         "_waiters",
         "_written",
+        "leaving",
         "seq",
     )
 
@@ -58,6 +59,7 @@ class Recorder:
         self._now = now
         self._outage = outage
         self.seq = claim.seq
+        self.leaving = False  # the claim is being given up by a call under way, or was
         self._written = claim.seq
         self._queue: list[bytes] = []
         self._consumed: list[bytes] = []
@@ -155,6 +157,7 @@ class Recorder:
         entries, consumed = await self._rest()
         before = self._written
         parking = replace(parking, inbox_seen=mail + len(consumed))
+        self.leaving = True
         stays = await self.through_outages(
             lambda: self._store.park(self._claim, before, entries, parking, consumed=consumed)
         )
@@ -165,6 +168,7 @@ class Recorder:
         """Send the rest and end the run."""
         entries, consumed = await self._rest()
         before = self._written
+        self.leaving = True
         await self.through_outages(lambda: self._store.finish(self._claim, before, entries, ending, consumed=consumed))
         self._written += len(entries)
 
@@ -175,4 +179,5 @@ class Recorder:
         if entries:
             await self.through_outages(lambda: self._store.append(self._claim, before, entries, consumed=consumed))
             self._written += len(entries)
+        self.leaving = True
         await self.through_outages(lambda: self._store.requeue(self._claim, self._written))
