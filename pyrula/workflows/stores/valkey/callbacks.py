@@ -12,7 +12,7 @@ from typing import Final
 from anyio.lowlevel import current_token
 
 from pyrula.workflows.stores.valkey.dial import Dialled
-from pyrula.workflows.stores.valkey.link import CHUNK, Breakage, Link, Owner
+from pyrula.workflows.stores.valkey.link import Breakage, Link, Owner
 from pyrula.workflows.stores.valkey.loops import CallbackLoop, Slot, callback_loop
 from pyrula.workflows.stores.valkey.turns import TurnLink
 
@@ -71,7 +71,7 @@ class CallbackLink(Link):
     def send(self, data: bytes) -> None:
         if self._joining or self._rest is not None:
             self._out.append(data)
-            if len(self._out) >= CHUNK and self._rest is None:
+            if len(self._out) >= self._chunk and self._rest is None:
                 self._flush()
         elif self._seal is None:
             self._transmit(data)

@@ -19,12 +19,12 @@ from libvalkey import ProtocolError
 from pyrula.workflows.stores.valkey.dial import Dialled, QuietSocket, Seal
 from pyrula.workflows.stores.valkey.loops import Slot, run_soon
 
-__all__ = ["CHUNK", "Breakage", "Link", "Owner"]
+__all__ = ["Breakage", "Link", "Owner"]
 
 _RECEIVE: Final = 65536
 _JOIN: Final = 3
 """From so many callers woken by one read on, their next commands are joined."""
-CHUNK: Final = 12
+_CHUNK: Final = 16
 """So many joined commands are sent without waiting for more, so that the server works meanwhile."""
 
 
@@ -56,6 +56,7 @@ class Link(ABC):
 
     __slots__ = (
         "__weakref__",
+        "_chunk",
         "_feed",
         "_gets",
         "_out",
@@ -76,6 +77,7 @@ class Link(ABC):
         self._gets = dialled.reader.gets
         self._owner = weakref.ref(owner)
         self._out: list[bytes] = []  # whole commands, not sealed yet
+        self._chunk = _CHUNK
         self._rest: memoryview | None = None  # what the socket did not take; sealed
         self._token: weakref.ref[Any] = weakref.ref(current_token().native_token)
         self.label = dialled.label
@@ -163,6 +165,9 @@ class Link(ABC):
             self.fail(Breakage(f"{self.label} sent what no command asked for", error))
             return False
         if woken >= _JOIN:
+            # As few pieces as the bound allows, and none of them a small remainder.
+            pieces = -(-woken // _CHUNK)
+            self._chunk = -(-woken // pieces)
             self._woke(woken)
         return True
 

@@ -13,7 +13,7 @@ import anyio
 from anyio.lowlevel import cancel_shielded_checkpoint
 
 from pyrula.workflows.stores.valkey.dial import Dialled
-from pyrula.workflows.stores.valkey.link import CHUNK, Breakage, Link, Owner
+from pyrula.workflows.stores.valkey.link import Breakage, Link, Owner
 from pyrula.workflows.stores.valkey.wakeups import Wakeup, wakeup_kind
 
 __all__ = ["TurnLink", "TurnSlot"]
@@ -71,7 +71,7 @@ class TurnLink(Link):
         elif self._expected > 1 or self._out:
             self._expected -= 1
             self._out.append(data)
-            if self._expected <= 0 or len(self._out) >= CHUNK:
+            if self._expected <= 0 or len(self._out) >= self._chunk:
                 self._flush()
         elif self._seal is None:
             self._expected = 0
