@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from statistics import median
@@ -22,7 +22,7 @@ from pyrula.workflows import Context, ValkeyStore, WorkerOptions, WorkflowClient
 from pyrula.workflows.stores.valkey.address import Address
 from pyrula.workflows.stores.valkey.wire import Wire
 
-__all__ = ["LOOPS", "Row", "measure"]
+__all__ = ["LOOPS", "Row", "measure", "until"]
 
 LOOPS: dict[str, dict[str, Any]] = {
     "asyncio": {"backend": "asyncio"},
@@ -67,6 +67,12 @@ class Row:
     target: str
     met: bool
 
+    def line(self) -> str:
+        """The comparison as a line of a table."""
+        ratio = f"{self.ratio:.1%}" if "%" in self.target else f"{self.ratio:.2f}"
+        met = "" if self.met else "  MISSED"
+        return f"{self.name:26}{self.figure:>16}{self.yardstick:>14}{ratio:>8}  {self.target}{met}"
+
 
 @asynccontextmanager
 async def _worker(store: ValkeyStore) -> AsyncIterator[WorkflowWorker]:
@@ -94,6 +100,20 @@ async def latency(url: str, namespace: str, wire: Wire) -> Row:
     return Row("step latency, p50", f"{median(steps):.0f} us", f"{median(bare):.0f} us", ratio, "<= 2.0", ratio <= 2.0)
 
 
+async def until(condition: Callable[[], Awaitable[bool]], pause: float) -> None:
+    """Look again and again, `pause` seconds apart, until something is so."""
+    while not await condition():  # noqa: ASYNC110 - what is waited for happens in a server, or costs less this way
+        await anyio.sleep(pause)
+
+
+async def _done(runs: int) -> bool:
+    return len(_returned) >= runs
+
+
+async def _completed(client: WorkflowClient, runs: int) -> bool:
+    return await client.count("bench-short", status="completed") >= runs
+
+
 async def _drained(url: str, namespace: str, runs: int, steps: int) -> float:
     """Seconds a worker takes for runs that were all submitted before it started."""
     store = ValkeyStore(url, namespace=namespace)
@@ -105,10 +125,8 @@ async def _drained(url: str, namespace: str, runs: int, steps: int) -> float:
         start = time.perf_counter()
         group.start_soon(worker.run)
         # Waiting costs the worker next to nothing until the last body has returned.
-        while len(_returned) < runs:
-            await anyio.sleep(0.005)
-        while await client.count("bench-short", status="completed") < runs:
-            await anyio.sleep(0.005)
+        await until(lambda: _done(runs), 0.005)
+        await until(lambda: _completed(client, runs), 0.005)
         took = time.perf_counter() - start
         worker.stop()
     await store.aclose()
@@ -188,12 +206,7 @@ def main() -> None:
                     return await measure(url, label, options.only)
 
                 for row in anyio.run(once, **LOOPS[loop]):
-                    met = "" if row.met else "  MISSED"
-                    ratio = f"{row.ratio:.1%}" if "%" in row.target else f"{row.ratio:.2f}"
-                    print(
-                        f"{fsync:10}{loop:9}{row.name:26}{row.figure:>16}{row.yardstick:>14}{ratio:>8}  {row.target}{met}",
-                        flush=True,
-                    )
+                    print(f"{fsync:10}{loop:9}{row.line()}", flush=True)
 
 
 if __name__ == "__main__":
