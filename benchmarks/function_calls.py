@@ -71,13 +71,14 @@ def claim(prefix: str, limit: int = 1) -> Call:
 def append(prefix: str, run_id: str, seq: int, *, epoch: int = 1) -> Call:
     """One result of 60 bytes after `seq`."""
     entry = RESULT_ENTRY % (_AT + seq, seq)
-    return fcall("append", prefix, "append", run_id, epoch * SPAN + seq, 1, entry, 0)
+    return fcall("append", prefix, "append", run_id, epoch * SPAN + seq, "", 1, entry, 0)
 
 
 def finish(prefix: str, run_id: str, seq: int, *, epoch: int = 1) -> Call:
     """The terminal event after `seq`."""
     entry = f'[1,"run.completed",{_AT},1,"",{{"result":"{"x" * 60}"}}]'
-    return fcall("append", prefix, "finish", run_id, epoch * SPAN + seq, 1, entry, 0, "completed", 86_400_000, 1, "")
+    cursor = epoch * SPAN + seq
+    return fcall("append", prefix, "finish", run_id, cursor, "", 1, entry, 0, "completed", 86_400_000, 1, "")
 
 
 class Pipe:

@@ -43,7 +43,7 @@ def _held(prefix: str) -> list[Call]:
 def _append(prefix: str, mode: str, *more: str | int, entries: int = 1, consumed: int = 0) -> Call:
     written = ['[1,"signal.awaited",1764556800000000,1,"",{}]'] * entries
     read = ["m"] * consumed
-    return fcall("append", prefix, mode, "r1", (1 << 28) + 2, entries, *written, consumed, *read, *more)
+    return fcall("append", prefix, mode, "r1", (1 << 28) + 2, "", entries, *written, consumed, *read, *more)
 
 
 def _cases(p: str) -> dict[str, tuple[list[Call], Call]]:
@@ -78,7 +78,7 @@ def _cases(p: str) -> dict[str, tuple[list[Call], Call]]:
         "deliver, waking": ([*_held(p), wait], deliver),
         "wake, nothing due": ([], fcall("wake", p, 100)),
         "wake, one run": ([*_held(p), sleep], fcall("wake", p, 100)),
-        "heartbeat, one run": (_held(p), fcall("heartbeat", p, 30_000, "r1", 1)),
+        "heartbeat, one run": (_held(p), fcall("heartbeat", p, 30_000, "r1", 1, "")),
         "sweep, nothing to do": ([], fcall("sweep", p, 100, 3, 1000)),
         "terminate, held": (_held(p), fcall("terminate", p, "r1", "{}", 1000)),
         "load": (_held(p), fcall("load", p, "r1", 1)),

@@ -78,7 +78,8 @@ class Claim:
 
     `seq` is the journal's last seq, the claim's own event included; `entries` holds the
     journal in order as (seq, raw entry); `inbox` the raw messages not yet consumed; `now` the
-    store's time (microseconds) when it was claimed.
+    store's time (microseconds) when it was claimed; `token` is the store's own, which it wants back
+    with whatever is done under this claim.
     """
 
     workflow: str
@@ -93,6 +94,7 @@ class Claim:
     headers: bytes = b"{}"
     entries: Sequence[tuple[int, bytes]] = ()
     inbox: Sequence[bytes] = ()
+    token: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +155,12 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A claim to be renewed."""
+    """A claim to be renewed; `token` is the claim's."""
 
     workflow: str
     run_id: str
     epoch: int
+    token: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

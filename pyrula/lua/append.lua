@@ -1,5 +1,6 @@
 -- append: add events to a claimed run's journal, and with it park, finish or requeue the run.
--- ARGV: mode, id, cursor before, n, entry 1 ... n, m, message 1 ... m (taken out of the inbox), then by mode
+-- ARGV: mode, id, cursor before, the claim's life, n, entry 1 ... n, m, message 1 ... m (taken out of the inbox),
+-- then by mode
 --   'append'   -
 --   'park'     status, topic, wake us or '', number of messages the worker knows of
 --   'finish'   status, keep ms, terminal 1|0, error JSON or ''
@@ -54,10 +55,10 @@ local function repeated(p, id, args, mode, n)
   local status = redis.call('HGET', p .. 'run:' .. id, 'st')
   if n > 0 then
     local last = redis.call('XREVRANGE', p .. 'log:' .. id, '+', '-', 'COUNT', 1)[1]
-    if not last or last[2][2] ~= args[4 + n] then
+    if not last or last[2][2] ~= args[5 + n] then
       return 'LOST'
     end
-  elseif mode == 'finish' and status ~= args[6 + tonumber(args[5])] then
+  elseif mode == 'finish' and status ~= args[7 + tonumber(args[6])] then
     return 'LOST'
   end
   if mode == 'park' then
@@ -69,7 +70,10 @@ end
 F.append = function(keys, args)
   local p, mode, id = keys[1], args[1], args[2]
   local run = p .. 'run:' .. id
-  local before, n = tonumber(args[3]), tonumber(args[4])
+  local before, n = tonumber(args[3]), tonumber(args[5])
+  if not known(run, args[4]) then
+    return 'LOST'
+  end
   local part = parting[mode]
   local refused = advance(run, before, n, part and SPAN or 0)
   if refused == 'DUP' and part then
@@ -79,15 +83,15 @@ F.append = function(keys, args)
   end
   local seq = seq_of(before)
   for k = 1, n do
-    write(p, id, seq + k, args[4 + k])
+    write(p, id, seq + k, args[5 + k])
   end
-  local i = 5 + n
+  local i = 6 + n
   local m = tonumber(args[i])
   for k = 1, m do
     redis.call('LREM', p .. 'inbox:' .. id, 1, args[i + k])
   end
   if part then
-    return part(p, id, args, i + m + 1, m, args[4 + n] or '', seq + n)
+    return part(p, id, args, i + m + 1, m, n > 0 and args[5 + n] or '', seq + n)
   end
   return 'OK'
 end

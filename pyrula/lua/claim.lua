@@ -2,7 +2,7 @@
 -- a tenant's runs by submission time.
 -- ARGV: worker, worker as JSON text, lease ms, limit
 -- Reply: {now us, more 1|0, claim ...}, each claim
---   {id, epoch, seq, owner, submitted at us, attributes, headers, {{entry id, raw} ...}, {message ...}}
+--   {id, epoch, seq, owner, submitted at us, attributes, headers, {{entry id, raw} ...}, {message ...}, life}
 -- The first claim writes run.submitted with the input and run.started; later ones run.resumed.
 local function take(p, id, owner, worker, worker_json, lease_until, at)
   local run = p .. 'run:' .. id
@@ -10,6 +10,7 @@ local function take(p, id, owner, worker, worker_json, lease_until, at)
   if f[1] ~= 'queued' then
     return nil
   end
+  life = life or at
   local cursor = tonumber(f[2]) + SPAN
   local inbox = redis.call('LRANGE', p .. 'inbox:' .. id, 0, -1)
   local started = '{"worker":' .. worker_json .. '}'
@@ -21,7 +22,7 @@ local function take(p, id, owner, worker, worker_json, lease_until, at)
     write(p, id, 2, start)
     cursor = cursor + 2
     entries = { { '1', submitted }, { '2', start } }
-    redis.call('HSET', run, 'st', 'running', 'cur', int(cursor), 'w', worker, 'fst', at, 'in', '')
+    redis.call('HSET', run, 'st', 'running', 'cur', int(cursor), 'w', worker, 'lf', life, 'fst', at, 'in', '')
   else
     cursor = cursor + 1
     write(p, id, seq_of(cursor), entry('run.resumed', at, attempt_of(cursor), started))
@@ -29,11 +30,11 @@ local function take(p, id, owner, worker, worker_json, lease_until, at)
     for i = 1, #entries do
       entries[i][2] = entries[i][2][2]
     end
-    redis.call('HSET', run, 'st', 'running', 'cur', int(cursor), 'w', worker)
+    redis.call('HSET', run, 'st', 'running', 'cur', int(cursor), 'w', worker, 'lf', life)
   end
   redis.call('ZADD', p .. 'claims', lease_until, id)
   return {
-    id, int(epoch_of(cursor)), int(seq_of(cursor)), owner, f[3], f[4] or '{}', f[5] or '{}', entries, inbox
+    id, int(epoch_of(cursor)), int(seq_of(cursor)), owner, f[3], f[4] or '{}', f[5] or '{}', entries, inbox, life
   }
 end
 

@@ -1,12 +1,12 @@
--- heartbeat: renew the leases of claimed runs. ARGV: lease ms, then id, epoch for each.
--- Reply: the ids that are no longer held under that epoch.
+-- heartbeat: renew the leases of claimed runs. ARGV: lease ms, then id, epoch, life for each.
+-- Reply: the ids that are no longer held under that epoch and life.
 F.heartbeat = function(keys, args)
   local p = keys[1]
   local _, at_number = now()
   local lease_until = int(math.floor(at_number / 1000) + tonumber(args[1]))
   local lost = {}
-  for i = 2, #args, 2 do
-    if held(p, args[i], args[i + 1]) then
+  for i = 2, #args, 3 do
+    if held(p, args[i], args[i + 1], args[i + 2]) then
       redis.call('ZADD', p .. 'claims', 'XX', lease_until, args[i])
     else
       lost[#lost + 1] = args[i]

@@ -43,10 +43,22 @@ local function attempt_of(cursor)
   return math.floor((epoch_of(cursor) + 1) / 2)
 end
 
--- Whether a worker holds the run under this very epoch.
-local function held(p, id, epoch)
-  local cursor = tonumber(redis.call('HGET', p .. 'run:' .. id, 'cur'))
-  return cursor and epoch_of(cursor) == tonumber(epoch) and epoch % 2 == 1
+-- The life of the server that this library was loaded into: the time of its first claim. A server that comes
+-- back may have lost the writes it acknowledged last, a claim among them, and gives that epoch out once more.
+-- So a claim is known by its epoch and the life it was given out in, which is kept with the run as `lf`.
+-- Within one life no epoch is given out twice, and nothing has to be read to see that the lives agree.
+-- A caller that names no life ('') vouches for the epoch alone.
+local life
+
+local function known(run, of_claim)
+  return of_claim == life or of_claim == '' or redis.call('HGET', run, 'lf') == of_claim
+end
+
+-- Whether a worker holds the run under this very epoch, given out in that life.
+local function held(p, id, epoch, of_claim)
+  local run = p .. 'run:' .. id
+  local cursor = tonumber(redis.call('HGET', run, 'cur'))
+  return cursor and epoch_of(cursor) == tonumber(epoch) and epoch % 2 == 1 and known(run, of_claim)
 end
 
 local function entry(kind, at, attempt, data)

@@ -245,7 +245,10 @@ class WorkflowWorker:
 
     def _leases(self) -> list[Lease]:
         """What is held now; read from the lease thread, so the copy is made in one step."""
-        return [Lease(a.claim.workflow, a.claim.run_id, a.claim.epoch) for a in tuple(self._attempts.values())]
+        return [
+            Lease(a.claim.workflow, a.claim.run_id, a.claim.epoch, a.claim.token)
+            for a in tuple(self._attempts.values())
+        ]
 
     # --- loops --------------------------------------------------------------------------
 

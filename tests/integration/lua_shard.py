@@ -61,6 +61,7 @@ class Held:
     headers: str
     entries: list[tuple[int, list[Any]]]
     inbox: list[str]
+    life: str = ""
 
     def cursor(self, seq: int | None = None) -> int:
         """What an append after `seq` (the claim's own, if not given) sends."""
@@ -122,6 +123,7 @@ class Shard:
                 headers=c[6],
                 entries=[(int(i.partition("-")[0]), json.loads(raw)) for i, raw in c[7]],
                 inbox=c[8],
+                life=c[9],
             )
             for c in reply[2:]
         ]
@@ -132,16 +134,16 @@ class Shard:
         return held
 
     def append_args(
-        self, mode: str, run_id: str, cursor: int, entries: Sequence[str], consumed: Sequence[str], *more: str | int
+        self, mode: str, held: Held, cursor: int, entries: Sequence[str], consumed: Sequence[str], *more: str | int
     ) -> tuple[str | int, ...]:
         """The arguments of `append`, in their order."""
-        return (mode, run_id, cursor, len(entries), *entries, len(consumed), *consumed, *more)
+        return (mode, held.run_id, cursor, held.life, len(entries), *entries, len(consumed), *consumed, *more)
 
     def append(
         self, held: Held, *entries: str, seq: int | None = None, epoch: int | None = None, consumed: Sequence[str] = ()
     ) -> Any:
         cursor = self._cursor(held, seq, epoch)
-        return self.call("append", *self.append_args("append", held.run_id, cursor, entries, consumed))
+        return self.call("append", *self.append_args("append", held, cursor, entries, consumed))
 
     def park(
         self,
@@ -157,7 +159,7 @@ class Shard:
     ) -> Any:
         cursor = self._cursor(held, seq, epoch)
         return self.call(
-            "append", *self.append_args("park", held.run_id, cursor, entries, consumed, status, topic, wake, seen)
+            "append", *self.append_args("park", held, cursor, entries, consumed, status, topic, wake, seen)
         )
 
     def finish(
@@ -176,12 +178,12 @@ class Shard:
         terminal = 0 if error else 1
         return self.call(
             "append",
-            *self.append_args("finish", held.run_id, cursor, entries, consumed, status, keep_ms, terminal, error),
+            *self.append_args("finish", held, cursor, entries, consumed, status, keep_ms, terminal, error),
         )
 
     def requeue(self, held: Held, *, spent: bool = False, seq: int | None = None, epoch: int | None = None) -> Any:
         cursor = self._cursor(held, seq, epoch)
-        return self.call("append", *self.append_args("requeue", held.run_id, cursor, (), (), int(spent)))
+        return self.call("append", *self.append_args("requeue", held, cursor, (), (), int(spent)))
 
     @staticmethod
     def _cursor(held: Held, seq: int | None, epoch: int | None) -> int:
@@ -196,8 +198,8 @@ class Shard:
     def wake(self, limit: int = 100) -> Any:
         return self.call("wake", limit)
 
-    def heartbeat(self, *leases: tuple[str, int], lease_ms: int = 30_000) -> Any:
-        return self.call("heartbeat", lease_ms, *(part for lease in leases for part in lease))
+    def heartbeat(self, *leases: tuple[str, int], lease_ms: int = 30_000, life: str = "") -> Any:
+        return self.call("heartbeat", lease_ms, *(part for lease in leases for part in (*lease, life)))
 
     def disown(self, worker: str, *known: str) -> Any:
         return self.call("disown", worker, *known)

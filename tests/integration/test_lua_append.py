@@ -230,7 +230,7 @@ def test_binary_and_large_entries_pass_unchanged(shard: Shard) -> None:
     shard.submit("r1")
     held = shard.claim()
     raw = bytes(range(256)) * 8192
-    assert shard.call("append", "append", "r1", held.cursor(), 1, raw, 0) == "OK"
+    assert shard.call("append", "append", "r1", held.cursor(), held.life, 1, raw, 0) == "OK"
     assert shard.client.xrange(f"{shard.prefix}log:r1", min=3)[0][1] == {b"e": raw}
 
 

@@ -67,9 +67,9 @@ WRITES: dict[str, Callable[[Shard, Held], Any]] = {
     "disown": lambda s, h: s.disown("w1"),
     "terminate": lambda s, h: s.terminate("held"),
     "revive": lambda s, h: s.revive("failed"),
-    "attributes": lambda s, h: s.call("attributes", "held", h.epoch, "{}"),
-    "commit": lambda s, h: s.call("commit", "held", h.epoch, "k", "v"),
-    "output": lambda s, h: s.call("output", "held", h.epoch, 1, "chunk"),
+    "attributes": lambda s, h: s.call("attributes", "held", h.epoch, h.life, "{}"),
+    "commit": lambda s, h: s.call("commit", "held", h.epoch, h.life, "k", "v"),
+    "output": lambda s, h: s.call("output", "held", h.epoch, h.life, 1, "chunk"),
 }
 
 

@@ -245,9 +245,9 @@ def _full_run(shard: Shard, run_id: str, status: str, keep_ms: int) -> None:
     """A run with every kind of key that a run may have, then ended."""
     shard.submit(run_id, "acme", attributes='{"a":1}', headers='{"h":1}')
     held = shard.claim()
-    shard.call("commit", run_id, held.epoch, "total", "12")
-    shard.call("output", run_id, held.epoch, 1, "chunk")
-    shard.call("attributes", run_id, held.epoch, '{"a":2}')
+    shard.call("commit", run_id, held.epoch, held.life, "total", "12")
+    shard.call("output", run_id, held.epoch, held.life, 1, "chunk")
+    shard.call("attributes", run_id, held.epoch, held.life, '{"a":2}')
     shard.deliver(run_id, "m1")
     shard.park(held, entry("timer.set"), status="sleeping", wake=2 * 10**15, seen=1)
     shard.deliver(run_id, "m2", control=True)

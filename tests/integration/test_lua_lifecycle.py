@@ -228,7 +228,7 @@ every_aside = pytest.mark.parametrize("name", ASIDE)
 @every_aside
 def test_the_holder_may_publish(shard: Shard, name: str) -> None:
     held = _running(shard)
-    assert shard.call(name, "r1", held.epoch, *ASIDE[name]) == "OK"
+    assert shard.call(name, "r1", held.epoch, held.life, *ASIDE[name]) == "OK"
     match name:
         case "attributes":
             assert shard.fields("r1")["attr"] == '{"k":2}'
@@ -241,10 +241,10 @@ def test_the_holder_may_publish(shard: Shard, name: str) -> None:
 @every_aside
 def test_publishing_the_same_again_changes_nothing(shard: Shard, name: str) -> None:
     held = _running(shard)
-    shard.call(name, "r1", held.epoch, *ASIDE[name])
+    shard.call(name, "r1", held.epoch, held.life, *ASIDE[name])
     before = shard.snapshot()
     for _ in range(2):
-        assert shard.call(name, "r1", held.epoch, *ASIDE[name]) == "OK"
+        assert shard.call(name, "r1", held.epoch, held.life, *ASIDE[name]) == "OK"
     assert shard.snapshot() == before
 
 
@@ -255,15 +255,15 @@ def test_whoever_does_not_hold_the_run_publishes_nothing(shard: Shard, name: str
     before = shard.snapshot()
     # Epoch 1 is the right one of the state `running`, and the lost one of all others.
     for epoch in (0, 2, 3) if state == "running" else (0, 1, 2, 3):
-        assert shard.call(name, "r1", epoch, *ASIDE[name]) == "LOST"
-    assert shard.call(name, "ghost", 1, *ASIDE[name]) == "LOST"
+        assert shard.call(name, "r1", epoch, "", *ASIDE[name]) == "LOST"
+    assert shard.call(name, "ghost", 1, "", *ASIDE[name]) == "LOST"
     assert shard.snapshot() == before
 
 
 def test_new_attributes_replace_the_old_and_reach_the_next_claim(shard: Shard) -> None:
     shard.submit("r1", attributes='{"a":1}')
     held = shard.claim()
-    shard.call("attributes", "r1", held.epoch, '{"b":2}')
+    shard.call("attributes", "r1", held.epoch, held.life, '{"b":2}')
     shard.requeue(held)
     assert shard.claim().attributes == '{"b":2}'
 
@@ -271,7 +271,7 @@ def test_new_attributes_replace_the_old_and_reach_the_next_claim(shard: Shard) -
 def test_chunks_of_output_keep_their_numbers(shard: Shard) -> None:
     held = _running(shard)
     for n in (1, 2, 3, 2, 1, 3, 4):
-        assert shard.call("output", "r1", held.epoch, n, f"chunk {n}") == "OK"
+        assert shard.call("output", "r1", held.epoch, held.life, n, f"chunk {n}") == "OK"
     stored = shard.client.xrange(f"{shard.prefix}out:r1")
     assert stored == [(f"{n}-0".encode(), {b"e": f"chunk {n}".encode()}) for n in range(1, 5)]
 
@@ -279,13 +279,13 @@ def test_chunks_of_output_keep_their_numbers(shard: Shard) -> None:
 def test_a_hole_in_the_output_does_not_stop_it(shard: Shard) -> None:
     held = _running(shard)
     for n in (1, 5, 5, 3, 6):
-        assert shard.call("output", "r1", held.epoch, n, f"chunk {n}") == "OK"
+        assert shard.call("output", "r1", held.epoch, held.life, n, f"chunk {n}") == "OK"
     assert [i for i, _ in shard.client.xrange(f"{shard.prefix}out:r1")] == [b"1-0", b"5-0", b"6-0"]
 
 
 def test_committed_values_are_kept_by_key(shard: Shard) -> None:
     held = _running(shard)
     for key, value in (("a", "1"), ("b", json.dumps("é" * 5000)), ("a", "2")):
-        assert shard.call("commit", "r1", held.epoch, key, value) == "OK"
+        assert shard.call("commit", "r1", held.epoch, held.life, key, value) == "OK"
     kept = shard.client.hgetall(f"{shard.prefix}kv:r1")
     assert kept == {b"a": b"2", b"b": json.dumps("é" * 5000).encode()}

@@ -30,7 +30,7 @@ _SHORT = 1  # ms
 
 
 def _lease(claim: Claim, epoch: int | None = None) -> Lease:
-    return Lease(claim.workflow, claim.run_id, claim.epoch if epoch is None else epoch)
+    return Lease(claim.workflow, claim.run_id, claim.epoch if epoch is None else epoch, claim.token)
 
 
 class Leases(Contract):

@@ -70,7 +70,7 @@ class Outside(Contract):
             await store.append(claim, 3, [note(claim, "b")])
         with pytest.raises(ClaimLost):
             await store.commit(claim, "k", b"1")
-        lease = Lease(WORKFLOW, "r1", claim.epoch)
+        lease = Lease(WORKFLOW, "r1", claim.epoch, claim.token)
         assert await store.heartbeat([lease], lease_ms=LEASE) == [lease]
         entries = await journal(store)
         assert [each.type for each in entries[2:]] == ["step.completed", "run.terminated"]

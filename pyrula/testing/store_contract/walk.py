@@ -358,7 +358,7 @@ class Walk:
     async def _heartbeat(self) -> str:
         current = [known.claim for known in self._runs.values() if known.claim is not None]
         stale = [claim for known in self._runs.values() for claim in known.stale]
-        asked = [Lease(WORKFLOW, claim.run_id, claim.epoch) for claim in (*current, *stale)]
+        asked = [Lease(WORKFLOW, claim.run_id, claim.epoch, claim.token) for claim in (*current, *stale)]
         lost = await self.store.heartbeat(asked, lease_ms=self._chance.choice((LEASE, 0)))
         expected = {(claim.run_id, claim.epoch) for claim in stale}
         if {(lease.run_id, lease.epoch) for lease in lost} != expected:

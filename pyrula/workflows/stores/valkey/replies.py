@@ -15,7 +15,7 @@ SPAN = 1 << 28  # the cursor is epoch * SPAN + seq, as in lua/prelude.lua
 
 def claim(workflow: str, now: int, reply: Sequence[Any]) -> Claim:
     """One claim out of the reply of `claim`."""
-    run_id, epoch, seq, owner, submitted, attributes, headers, entries, inbox = reply
+    run_id, epoch, seq, owner, submitted, attributes, headers, entries, inbox, life = reply
     number = int(epoch)
     return Claim(
         workflow=workflow,
@@ -30,6 +30,7 @@ def claim(workflow: str, now: int, reply: Sequence[Any]) -> Claim:
         headers=headers,
         entries=[(_seq(entry_id), raw) for entry_id, raw in entries],
         inbox=inbox,
+        token=life,
     )
 
 

@@ -257,6 +257,7 @@ class ValkeyStore:
             mode,
             claim.run_id,
             claim.epoch * replies.SPAN + seq,
+            claim.token,
             len(entries),
             *entries,
             len(consumed),
@@ -291,14 +292,14 @@ class ValkeyStore:
         await self._aside("output", claim, index, chunk)
 
     async def _aside(self, name: str, claim: Claim, *args: str | int | bytes) -> None:
-        if await self._server.function(name, self._prefix(claim), claim.run_id, claim.epoch, *args) == b"LOST":
+        if await self._server.function(name, self._prefix(claim), claim.run_id, claim.epoch, claim.token, *args) == b"LOST":
             raise ClaimLost(f"run {claim.run_id!r} is no longer held under epoch {claim.epoch}")
 
     def _by_shard(self, leases: Sequence[Lease], lease_ms: int) -> tuple[list[tuple[Any, ...]], dict[str, Lease]]:
-        grouped: dict[bytes, list[str | int]] = {}
+        grouped: dict[bytes, list[str | int | bytes]] = {}
         for lease in leases:
             prefix = self._keys.prefix(lease.workflow, lease.run_id)
-            grouped.setdefault(prefix, []).extend((lease.run_id, lease.epoch))
+            grouped.setdefault(prefix, []).extend((lease.run_id, lease.epoch, lease.token))
         calls = [("heartbeat", prefix, lease_ms, *ids) for prefix, ids in grouped.items()]
         return calls, {lease.run_id: lease for lease in leases}
 
