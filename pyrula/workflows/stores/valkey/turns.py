@@ -6,7 +6,7 @@ was joined; a caller that leaves hands its duty to the next.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import anyio
@@ -14,7 +14,6 @@ from anyio.lowlevel import cancel_shielded_checkpoint
 
 from pyrula.workflows.stores.valkey.dial import Dialled
 from pyrula.workflows.stores.valkey.link import Breakage, Link, Owner
-from pyrula.workflows.stores.valkey.wakeups import Wakeup, wakeup_kind
 
 __all__ = ["TurnLink", "TurnSlot"]
 
@@ -22,14 +21,14 @@ __all__ = ["TurnLink", "TurnSlot"]
 class TurnSlot:
     """A reply's place on a `TurnLink`. Whoever awaits it may have to read or write for all."""
 
-    __slots__ = ("_link", "abandoned", "filled", "value", "wakeup")
+    __slots__ = ("_link", "abandoned", "event", "filled", "value")
 
     def __init__(self, link: TurnLink) -> None:
         self._link = link
         self.filled = False
         self.abandoned = False
         self.value: Any = None
-        self.wakeup: Wakeup | None = None
+        self.event: anyio.Event | None = None
 
     def done(self) -> bool:
         return self.filled or self.abandoned
@@ -37,8 +36,8 @@ class TurnSlot:
     def set_result(self, result: Any, /) -> None:
         self.filled = True
         self.value = result
-        if self.wakeup is not None:
-            self.wakeup.set()
+        if self.event is not None:
+            self.event.set()
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self._link.turn(self)
@@ -51,11 +50,12 @@ class TurnLink(Link):
     socket did not take at once. `_followers` wait for their reply or for a duty, in the order they came.
     """
 
-    __slots__ = ("_expected", "_flushing", "_followers", "_new_wakeup", "_reader", "_writer")
+    __slots__ = ("_expected", "_flushing", "_followers", "_new_event", "_reader", "_writer")
 
     def __init__(self, dialled: Dialled, owner: Owner) -> None:
         super().__init__(dialled, owner)
-        self._new_wakeup = wakeup_kind()
+        # The loop's own kind of event: asking which loop runs, for each event, costs as much as the event.
+        self._new_event: Callable[[], anyio.Event] = type(anyio.Event())
         self._followers: dict[TurnSlot, None] = {}
         self._reader: TurnSlot | None = None
         self._writer: TurnSlot | None = None
@@ -101,9 +101,9 @@ class TurnLink(Link):
                 elif self._reader is None or self._reader is slot:
                     yield from self._read(slot).__await__()
                 else:
-                    slot.wakeup = wakeup = self._new_wakeup()
+                    slot.event = event = self._new_event()
                     self._followers[slot] = None
-                    yield from wakeup.wait().__await__()
+                    yield from event.wait().__await__()
         finally:
             slot.abandoned = True
             self._followers.pop(slot, None)
@@ -165,7 +165,7 @@ class TurnLink(Link):
         while self._followers:
             slot = next(iter(self._followers))
             del self._followers[slot]
-            if not slot.filled and slot.wakeup is not None:
-                slot.wakeup.set()  # it sees its duty when it runs
+            if not slot.filled and slot.event is not None:
+                slot.event.set()  # it sees its duty when it runs
                 return slot
         return None
