@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Coroutine, Generator
+from contextvars import copy_context
 from types import coroutine
 from typing import Any
 
@@ -46,15 +47,17 @@ def drive(body: Coroutine[Any, Any, Any], guard: Guard) -> Generator[Any, Any, A
 
     When `guard.abandoned` is set, the next time the body waits instead of ending it is left
     where it is and `Abandoned` is raised. Its pending `finally` blocks do not run then.
+    What the body does to context variables stays in a context of its own.
     """
     board, run = guard.board, guard.run
+    within = copy_context().run
     value: Any = None
     error: BaseException | None = None
     while True:
         board.since = time.monotonic()
         board.run = run
         try:
-            waits_for = body.send(value) if error is None else body.throw(error)
+            waits_for = within(body.send, value) if error is None else within(body.throw, error)
         except StopIteration as stop:
             return stop.value
         finally:
@@ -65,7 +68,7 @@ def drive(body: Coroutine[Any, Any, Any], guard: Guard) -> Generator[Any, Any, A
             value = yield waits_for
             error = None
         except GeneratorExit:
-            body.close()
+            within(body.close)
             raise
         except BaseException as thrown:  # noqa: BLE001 - all of it belongs to the body, cancellation too
             error = thrown

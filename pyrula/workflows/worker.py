@@ -22,6 +22,7 @@ from pyrula.actors.drive import Board
 from pyrula.actors.leases import LeaseThread
 from pyrula.actors.metrics import Countable, QueueDepths
 from pyrula.actors.observing import CountedOutages
+from pyrula.actors.pool import RunnerPool
 from pyrula.actors.running import Ended, run_attempt
 from pyrula.actors.supervision import supervise
 from pyrula.contracts.errors import ClaimLost, InvalidInput, PyrulaError, ReplayInputChanged, Shutdown
@@ -124,6 +125,7 @@ class WorkflowWorker:
         self._loop_thread: int | None = None
         self._idle: anyio.Event | None = None
         self._over: list[Attempt] = []
+        self._runners = RunnerPool(self._attempt)
         self._lease_ms = int(getattr(store, "lock_ttl", 30.0) * 1000)
 
     # --- start and stop -----------------------------------------------------------------
@@ -139,6 +141,7 @@ class WorkflowWorker:
         if self._stopping is not None:
             raise RuntimeError("this worker is running already")
         self._stopping = anyio.Event()
+        self._runners = RunnerPool(self._attempt)
         self._loop_thread = threading.get_ident()
         self._doorbells = {name: _Doorbell() for name in self._workflows}
         self._timer_bell = _Doorbell()
@@ -349,7 +352,7 @@ class WorkflowWorker:
             self._capacity.give_back(1)
             return
         self._attempts[claim.run_id] = attempt
-        group.start_soon(self._attempt, attempt)
+        self._runners.start(group, attempt)
 
     async def _attempt(self, attempt: Attempt) -> None:
         run_id = attempt.claim.run_id
