@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
-from anyio.lowlevel import checkpoint
 
 from pyrula.actors.bridge import Loop, current_loop
 from pyrula.actors.calls import Call, OwnedScope, call_scope
@@ -106,6 +105,7 @@ class Attempt:
         self._idle: anyio.Event | None = None
         self._door: anyio.Event | None = None
         self._matched: anyio.Event | None = None
+        self._patient = True
         self.stop_reason: AttemptEnded | None = None
         self.closing = False
 
@@ -189,16 +189,17 @@ class Attempt:
         await self._matched.wait()
 
     async def in_turn(self, seq: int) -> None:
-        """Before a recorded failure is met anew: let other tasks come as far as they were when it was recorded.
+        """Before a recorded outcome is met anew: let other tasks come as far as they were when it was recorded.
 
-        A failure may cut them off, and they must not be cut off earlier than they were.
+        Which of two tasks is first may decide what a body does next, and a failure may cut the
+        others off. A body whose calls follow each other does not wait here.
         """
-        if self.journal.replaying:
-            await checkpoint()
-        if not self.journal.asked_up_to(seq):
-            with anyio.move_on_after(self.settings.cancel_timeout):
+        if self._patient and not self.journal.asked_up_to(seq):
+            with anyio.move_on_after(self.settings.cancel_timeout) as scope:
                 while not self.journal.asked_up_to(seq):
                     await self._next_match()
+            if scope.cancelled_caught:  # what nobody asked for by now is gone from the code, or was cut off
+                self._patient = False
 
     async def all_asked(self) -> Record | None:
         """At the body's end: let tasks that it left running ask for their records; the first that nobody asked for."""

@@ -85,6 +85,9 @@ async def gather(
     if max_concurrency is not None and (
         isinstance(max_concurrency, bool) or not isinstance(max_concurrency, int) or max_concurrency < 1
     ):
+        for aw in aws:
+            if inspect.iscoroutine(aw):
+                aw.close()
         raise InvalidInput(f"max_concurrency={max_concurrency!r}: an int of at least 1, or None", "max_concurrency")
     legs = _Legs(attempt, aws, return_exceptions)
     if aws:

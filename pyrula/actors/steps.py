@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import anyio
 import anyio.to_thread
+from anyio.lowlevel import checkpoint
 
 from pyrula.actors.attempt import Attempt
 from pyrula.actors.calls import Call
@@ -72,8 +73,10 @@ async def run_step(attempt: Attempt, spec: StepSpec) -> Any:
     if attempt.served(record):
         assert record is not None
         assert record.outcome is not None
+        await attempt.in_turn(record.outcome.seq)
         if record.outcome.type == EventType.STEP_FAILED:
-            await attempt.in_turn(record.outcome.seq)
+            if attempt.replaying:
+                await checkpoint()  # tasks beside this one start before the failure cuts them off
             raise step_failed(step_id, key, record.outcome.data)
         return _replayed(spec, record.outcome)
     if not attempt.open():

@@ -14,7 +14,8 @@ from pyrula.actors.attempt import Attempt
 from pyrula.actors.core.journal import Kind, Record
 from pyrula.actors.core.scope import WAIT
 from pyrula.contracts.errors import InvalidInput, ReplayInputChanged, SignalTimeout, SuspendInGatherLeg
-from pyrula.contracts.events import EventType, raw_json
+from pyrula.contracts.events import Entry, EventType, raw_json
+from pyrula.contracts.ids import check_id
 from pyrula.contracts.mail import Mail, MailKind
 from pyrula.contracts.runs import RunStatus
 from pyrula.contracts.store import Parking
@@ -41,20 +42,20 @@ def _deadline(attempt: Attempt, record: Record | None, timeout: float | None) ->
 
 
 def _number(value: float | None, what: str) -> None:
-    if value is None:
-        return
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
         raise InvalidInput(f"{what} needs a number of seconds, not {value!r}", what)
-    if value > 3e9:
+    if abs(value) > 3e9:
         raise InvalidInput(f"{what}={value!r} s is more than 95 years", what)
 
 
 async def sleep_until(attempt: Attempt, when: int | None, seconds: float | None = None) -> None:
     """Sleep until a time (microseconds), or for some seconds from now, over any number of attempts."""
-    _number(seconds, "seconds")
-    key = _key(attempt, "sleep")
+    if when is None:
+        _number(seconds, "seconds")
+    key = _key(attempt, "sleep" if when is None else "sleep_until")
     record = attempt.match(key, Kind.SLEEP)
     if attempt.served(record):
+        await _met(attempt, record)
         return
     if not attempt.open():
         await attempt.admit()
@@ -125,9 +126,15 @@ async def _wait(
     return mail.payload
 
 
-def _outcome(record: Record, topic: str, timed_out: str) -> Any:
-    outcome = record.outcome
-    assert outcome is not None
+async def _met(attempt: Attempt, record: Record | None) -> Entry:
+    """The recorded outcome of a wait, in its turn."""
+    assert record is not None
+    assert record.outcome is not None
+    await attempt.in_turn(record.outcome.seq)
+    return record.outcome
+
+
+def _outcome(outcome: Entry, topic: str, timed_out: str) -> Any:
     if outcome.type == timed_out:
         raise SignalTimeout(f"nothing came for {topic!r} before its deadline")
     return outcome.data["payload"]
@@ -153,16 +160,15 @@ def _same(attempt: Attempt, record: Record | None, field: str, asked: str, what:
 
 async def wait_for_signal(attempt: Attempt, name: str, timeout: float | None) -> Any:
     """The next buffered payload of a signal, first come first served. Raises `SignalTimeout`."""
-    if not isinstance(name, str) or not name:
-        raise InvalidInput(f"wait_for_signal needs the signal's name, not {name!r}", "name")
-    _number(timeout, "timeout")
+    check_id(name, "signal")  # as the client does: nobody could send another
+    if timeout is not None:
+        _number(timeout, "timeout")
     key = _key(attempt, "wait_for_signal")
     record = attempt.match(key, Kind.SIGNAL)
     _same(attempt, record, "name", name, "signal")
     topic = f"signal:{name}"
     if attempt.served(record):
-        assert record is not None
-        return _outcome(record, topic, EventType.SIGNAL_TIMED_OUT)
+        return _outcome(await _met(attempt, record), topic, EventType.SIGNAL_TIMED_OUT)
     deadline = _deadline(attempt, record, timeout)
     return await _wait(
         attempt,
@@ -179,15 +185,17 @@ async def wait_for_signal(attempt: Attempt, name: str, timeout: float | None) ->
 
 async def interrupt(attempt: Attempt, question: Any, name: str | None, timeout: float | None) -> Any:
     """Ask a person; the answer is what `client.resume` gives. Raises `SignalTimeout`."""
-    _number(timeout, "timeout")
+    if name is not None:
+        check_id(name, "key")
+    if timeout is not None:
+        _number(timeout, "timeout")
     key = _key(attempt, "interrupt")
     record = attempt.match(key, Kind.INTERRUPT)
     asked = name or key
     _same(attempt, record, "name", asked, "an answer to")
     topic = f"interrupt:{asked}"
     if attempt.served(record):
-        assert record is not None
-        return _outcome(record, topic, EventType.INTERRUPT_TIMED_OUT)
+        return _outcome(await _met(attempt, record), topic, EventType.INTERRUPT_TIMED_OUT)
     deadline = _deadline(attempt, record, timeout)
     raw = raw_json(encode(question, path="question", limit=attempt.settings.payload_limit))
     return await _wait(
