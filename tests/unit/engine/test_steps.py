@@ -178,7 +178,7 @@ def decorated(fn: Callable[..., Any]) -> Callable[..., Any]:
         plus_one,
         plus_one_plain,
         lambda n: n + 1,
-        lambda n: plus_one(n),
+        lambda n: plus_one(n),  # noqa: PLW0108 - a plain function that gives a coroutine
         decorated(plus_one),
         decorated(plus_one_plain),
         functools.partial(plus_one),
@@ -188,7 +188,7 @@ def decorated(fn: Callable[..., Any]) -> Callable[..., Any]:
         Callers(),
         Plain(),
         functools.partial(Callers()),
-        int(1).__add__,
+        (1).__add__,
     ],
 )
 @pytest.mark.parametrize("inline", [False, True])
