@@ -108,7 +108,10 @@ async def _live(attempt: Attempt, spec: StepSpec, call: Call, record: Record | N
         await _pause(attempt, call, record.opened.data["wake"])
     if spec.at_most_once:
         await attempt.recorder.flush(attempt.recorder.add(EventType.STEP_STARTED, call.key, {}))
-    value, tries = await _tried(attempt, spec, call, tries)
+    if attempt.cancel.delivered:
+        value, tries = await _tried_in_clean_up(attempt, spec, call, tries)
+    else:
+        value, tries = await _tried(attempt, spec, call, tries)
     try:
         raw, result = normalize(value, return_annotation(spec.fn), path="result", limit=attempt.settings.payload_limit)
     except PyrulaError as error:
@@ -148,6 +151,17 @@ async def _tried(attempt: Attempt, spec: StepSpec, call: Call, tries: int) -> tu
         if call.interrupted:
             raise await attempt.loop.cancellation()
         return value, tries
+
+
+async def _tried_in_clean_up(attempt: Attempt, spec: StepSpec, call: Call, tries: int) -> tuple[Any, int]:
+    """In the clean-up of a cancelled run a call has `cancel_timeout` for all its tries."""
+    limit = attempt.settings.cancel_timeout
+    with anyio.move_on_after(limit):
+        return await _tried(attempt, spec, call, tries)
+    late = StepTimedOut(
+        f"step {spec.step_id!r} took longer than the {limit} s that a call has once its run is cancelled"
+    )
+    raise step_failed(spec.step_id, call.key, await _record_failure(attempt, call, late, tries + 1)) from late
 
 
 async def _unknown(attempt: Attempt, spec: StepSpec, call: Call) -> Any:

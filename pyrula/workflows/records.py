@@ -33,8 +33,10 @@ def run_of(record: RunRecord) -> Run:
         last = parse(*record.last)
         if last.type == EventType.RUN_COMPLETED:
             result = last.data["result"]
-        elif last.type in TERMINAL_TYPES:
-            error = last.data.get("error") or {"code": None, **last.data}
+        elif last.type == EventType.RUN_FAILED:
+            error = last.data["error"]
+        elif last.type in TERMINAL_TYPES:  # with the reason, and beside it the error of a clean-up that failed
+            error = {"code": None, **last.data}
     given: Any = None
     if record.input:
         given = orjson.loads(record.input)
