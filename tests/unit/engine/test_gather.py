@@ -113,7 +113,7 @@ async def test_the_first_error_cancels_the_rest_and_what_is_queued_never_starts(
 
     async def body(ctx: Context) -> None:
         legs = [ctx.step("slow", slow), ctx.step("boom", boom, retry=ONCE)]
-        legs += [ctx.step(f"queued{n}", log.append, "queued") for n in range(5)]  # type: ignore[misc]
+        legs += [ctx.step(f"queued{n}", log.append, "queued") for n in range(5)]
         await ctx.gather(*legs, max_concurrency=2)
 
     with warnings.catch_warnings(), anyio.fail_after(5):
@@ -177,15 +177,21 @@ async def test_a_wait_is_fine_again_after_the_gather() -> None:
 
 async def test_only_unfinished_legs_run_again() -> None:
     ran: list[str] = []
+    others_recorded = anyio.Event()
+
+    def note(what: str) -> str:
+        ran.append(what)
+        return what[0]
 
     async def body(ctx: Context) -> list[Any]:
         async def leg(name: str) -> str:
-            first = await ctx.step("first", lambda: ran.append(f"{name} first") or name)  # type: ignore[func-returns-value]
+            first = await ctx.step("first", note, f"{name} first")
             if name == "b" and ctx.attempt == 1:
-                while len(await bench.events("r1")) < 7:  # until the other legs are recorded
-                    await anyio.sleep(0.001)
+                await others_recorded.wait()
                 raise RuntimeError("the machine goes down")
-            second = await ctx.step("second", lambda: ran.append(f"{name} second") or name)  # type: ignore[func-returns-value]
+            second = await ctx.step("second", note, f"{name} second")
+            if len(await bench.events("r1")) == 7:  # the two beginnings, and five steps of three legs
+                others_recorded.set()
             return first + second
 
         return await ctx.gather(leg("a"), leg("b"), leg("c"))
@@ -268,11 +274,15 @@ async def test_two_legs_fail_and_one_retry_mends_both() -> None:
 async def test_a_task_group_in_a_body() -> None:
     ran: list[str] = []
 
+    def note(name: str) -> str:
+        ran.append(name)
+        return name
+
     async def body(ctx: Context) -> list[Any]:
         found: dict[str, Any] = {}
 
         async def one(name: str) -> None:
-            found[name] = await ctx.step(name, lambda: ran.append(name) or name)  # type: ignore[func-returns-value]
+            found[name] = await ctx.step(name, note, name)
 
         async with anyio.create_task_group() as group:
             for name in "abc":
