@@ -25,6 +25,7 @@ from pyrula import __version__
 from pyrula.actors.providers import Provided
 from pyrula.contracts.errors import PyrulaError, StepFailed
 from pyrula.contracts.events import parse
+from pyrula.contracts.mail import MailKind
 from pyrula.contracts.store import Claim, NewRun, Store, Submitted
 from pyrula.contracts.values import decode, encode
 
@@ -46,6 +47,7 @@ log = logging.getLogger("pyrula.tracing")
 LONGEST_REST: Final = 300.0
 LONGEST_TRACE: Final = 3600.0
 _NOTHING: Final = nullcontext()
+_VERBS: Final = {MailKind.ANSWER: "resume"}  # where the client's word is not the message's
 
 
 def _tracer_of(provider: Any) -> Tracer | None:
@@ -176,7 +178,7 @@ def acting(verb: str, workflow: str, run_id: str, topic: str = "") -> AbstractCo
     attributes = {"pyrula.workflow": workflow, "pyrula.run_id": run_id}
     if topic:
         attributes["pyrula.topic"] = topic
-    return Live(by, f"{verb} {workflow}", kind=SpanKind.CLIENT, attributes=attributes)
+    return Live(by, f"{_VERBS.get(verb, verb)} {workflow}", kind=SpanKind.CLIENT, attributes=attributes)
 
 
 # --- a run's attempts -------------------------------------------------------------------

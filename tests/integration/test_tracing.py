@@ -539,7 +539,7 @@ async def test_no_payload_is_in_any_span(spans: Spans, runner: InlineWorkflowRun
     with pytest.raises(RunFailed, match=SECRET):
         await client.result(run.name, run.run_id)
 
-    assert {"step fail", "step echo", "answer traced-secrets", "cancel traced-secrets"} <= set(spans.names())
+    assert {"step fail", "step echo", "resume traced-secrets", "cancel traced-secrets"} <= set(spans.names())
     assert len(spans.named("run traced-secrets")) == 3
     assert SECRET not in "".join(span.to_json() for span in spans.all())
 
