@@ -162,7 +162,10 @@ class WorkflowClient:
                     record = await self.store.load(name, run_id, ends=False)
                     pause = _LOOK_AGAIN
                     if record.status.ended:
-                        return _result_of(await self.get(name, run_id))
+                        run = await self.get(name, run_id)
+                        if run.status.ended:  # unless it was retried in between
+                            return _result_of(run)
+                        continue
                 left = pause if deadline is None else min(pause, deadline - time.monotonic())
                 if left <= 0:
                     raise RunTimedOut(

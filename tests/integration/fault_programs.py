@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import anyio
 
 from pyrula.workflows import Context, Retry, workflow
 
-__all__ = ["NAMES", "Execution", "executions", "reach", "setup"]
+__all__ = ["NAMES", "Acknowledged", "Execution", "acknowledged", "acknowledgements", "executions", "reach", "setup"]
 
 _folder: Path | None = None
 _reached: Callable[[str], object] = len
@@ -36,6 +36,17 @@ class Execution:
     at: int
 
 
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """A journal entry that a store has taken, as its worker knows. `at` as in `Execution`."""
+
+    workflow: str
+    run: str
+    seq: int
+    raw: str
+    at: int
+
+
 def setup(folder: Path, reached: Callable[[str], object]) -> None:
     """Where executions are recorded in this process, and who is told which place was reached."""
     global _folder, _reached
@@ -49,17 +60,37 @@ def reach(place: str) -> None:
 
 def executions(folder: Path) -> list[Execution]:
     """Everything recorded so far, in the order of recording."""
-    path = folder / "executions"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return [Execution(**json.loads(line)) for line in lines]
+    return [Execution(**json.loads(line)) for line in _lines(folder / "executions")]
+
+
+def acknowledgements(folder: Path) -> list[Acknowledged]:
+    """Every append that was acknowledged to a worker, in the order of recording."""
+    return [Acknowledged(**json.loads(line)) for line in _lines(folder / "acknowledged")]
+
+
+def acknowledged(workflow: str, run: str, before: int, entries: Sequence[bytes]) -> None:
+    """A store has taken these entries after `before`."""
+    at = time.monotonic_ns()
+    for seq, raw in enumerate(entries, before + 1):
+        _write("acknowledged", Acknowledged(workflow, run, seq, raw.decode(), at))
 
 
 def _note(ctx: tuple[str, int], step: str) -> None:
-    assert _folder is not None, "a step ran in a process that was not set up"
-    line = json.dumps(asdict(Execution(ctx[0], step, ctx[1], os.getpid(), time.monotonic_ns()))) + "\n"
-    file = os.open(_folder / "executions", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    _write("executions", Execution(ctx[0], step, ctx[1], os.getpid(), time.monotonic_ns()))
+
+
+def _lines(path: Path) -> list[str]:
+    """The whole lines; a reader may see the last one while it is being written."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return text.split("\n")[:-1]
+
+
+def _write(name: str, what: Execution | Acknowledged) -> None:
+    """One line, in one write, so that lines of several processes do not mix and a crash cuts none."""
+    assert _folder is not None, "a process recorded something before it was set up"
+    file = os.open(_folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
-        os.write(file, line.encode())
+        os.write(file, (json.dumps(asdict(what)) + "\n").encode())
     finally:
         os.close(file)
 

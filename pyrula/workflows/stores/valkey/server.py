@@ -64,7 +64,6 @@ class Server:
         self._pool: WirePool | None = None
         self._subscriptions: LoopLocal[Subscriptions] | None = None
         self._sync: valkey.Valkey | None = None
-        self._known: set[str] = set()
         library_ = library()
         self._names = {
             name: library_.function(name).encode()
@@ -250,11 +249,12 @@ class Server:
     # --- what a namespace agrees on -----------------------------------------------------
 
     async def register(self, workflow: str) -> None:
-        """Note a workflow name in the namespace, and that its shard count is ours. Once for each name.
+        """Note a workflow name in the namespace, and that its shard count is ours.
 
-        Raises `ConfigurationError` when another store uses the name with another count.
+        Once for each name and connection: a server that is there again may have forgotten it. Raises
+        `ConfigurationError` when another store uses the name with another count.
         """
-        if workflow in self._known:
+        if self._pool is not None and workflow in self._pool.here().noted:
             return
         key = self.keys.count_key(workflow)
         recorded, _ = await self.commands(
@@ -266,4 +266,4 @@ class Server:
                 f"this store has shard_count={self.keys.shard_count}; "
                 f"use {int(recorded)}, or drain the name and delete its record"
             )
-        self._known.add(workflow)
+        (await self.wire()).noted.add(workflow)

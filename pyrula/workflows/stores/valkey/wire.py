@@ -102,6 +102,8 @@ class Wire(Owner):
         self._waiting: deque[Slot | Batch] = deque()
         self._dialling: anyio.Lock | None = None
         self._room: anyio.Event | None = None
+        self.noted: set[str] = set()
+        """What its user has noted of the server it is connected to; a new connection begins with nothing."""
         self._was_connected = False
         self._closed = False
         self._watching = False
@@ -228,6 +230,7 @@ class Wire(Owner):
                     pause = min(pause * 2, _BACKOFF_CAP)
                 else:
                     self._was_connected = True
+                    self.noted = set()
                     if self._closed:
                         dialled.sock.close()
                     else:
