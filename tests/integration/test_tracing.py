@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -46,6 +47,7 @@ pytestmark = pytest.mark.anyio
 
 SECRET = "s3cr3t-payload"
 AT_ONCE = Retry(max_attempts=3, initial=0.0)
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "tracing" / "traced_order.py"
 TRACED_WORKER = Path(__file__).with_name("traced_worker.py")
 
 
@@ -614,6 +616,26 @@ async def test_a_run_with_odd_headers_is_run(
     run = await runner.client.submit(order, {"amount": 1})
     await runner.run(run.name, run.run_id)
     assert spans.one("run traced-order").parent is None
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_the_example_shows_one_tree(loop: str) -> None:
+    done = subprocess.run(
+        [sys.executable, EXAMPLE, "--loop", loop], capture_output=True, text=True, timeout=40, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    tree = [re.sub(r"^ *[0-9.]+ ms  ", "", line) for line in done.stdout.splitlines()[1:]]
+    stock, price = "      step stock  (try 1, completed)", "      step price  (try 1, completed)"
+    assert tree[:3] == ["POST /orders", "  submit order", "    run order  (attempt 1, parked)"]
+    assert set(tree[3:5]) == {stock, price}
+    assert tree[5:] == [
+        "      step charge  (try 1, failed, ConnectionError)",
+        "      step charge  (try 2, completed)",
+        "    run order  (attempt 2, completed)",
+        "      step ship  (try 1, completed)",
+        "        carrier",
+        "resume order",
+    ]
 
 
 # --- processes ---------------------------------------------------------------------------
