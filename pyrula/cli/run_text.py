@@ -34,9 +34,13 @@ def note_on(run: Run, now: datetime) -> str:
     if run.status.ended:
         return ""
     if run.status is RunStatus.WAITING and run.waiting_on:
-        until = f", until {ago(run.wake_at, now)}" if run.wake_at is not None else ""
+        until = f", gives up {ago(run.wake_at, now)}" if run.wake_at is not None else ""
         return f"for {awaited(run.waiting_on)}{until}"
-    return f"wakes {ago(run.wake_at, now)}" if run.wake_at is not None else ""
+    return f"{_due_word(run)} {ago(run.wake_at, now)}" if run.wake_at is not None else ""
+
+
+def _due_word(run: Run) -> str:
+    return {RunStatus.QUEUED: "starts", RunStatus.WAITING: "gives up"}.get(run.status, "wakes")
 
 
 def awaited(topic: str) -> str:
@@ -119,10 +123,10 @@ def _facts(run: Run, now: datetime) -> Iterable[tuple[str, Part]]:
     if run.finished_at is not None:
         took = f", took {duration(run.finished_at - run.started_at)}" if run.started_at is not None else ""
         yield "finished", f"{when(run.finished_at)}{took}"
-    if run.waiting_on is not None and not run.status.ended:
+    if run.waiting_on is not None and run.status is RunStatus.WAITING:
         yield "waiting for", awaited(run.waiting_on)
     if run.wake_at is not None and not run.status.ended:
-        yield "wakes", when(run.wake_at)
+        yield _due_word(run), when(run.wake_at)
     if run.worker is not None:
         yield "worker", clean(run.worker)
     if run.attributes:

@@ -165,7 +165,7 @@ def _events(
         from pyrula.cli.event_text import event_line
 
         found = await find(client, *words)
-        async for event in client.events(found.workflow, found.run_id, follow):
+        async for event in client.events(found.workflow, found.run_id, follow and not found.status.ended):
             if as_json:
                 out.records([event.to_json()])
             else:
@@ -213,7 +213,7 @@ async def _follow(client: WorkflowClient, found: RunRecord, out: Output, as_json
 
     async def events(to: ObjectSendStream[tuple[str, Any]]) -> None:
         async with to:
-            async for event in client.events(found.workflow, found.run_id, True):
+            async for event in client.events(found.workflow, found.run_id, not found.status.ended):
                 await to.send(("event", event))
 
     async def output(to: ObjectSendStream[tuple[str, Any]]) -> None:
