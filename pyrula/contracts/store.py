@@ -26,6 +26,7 @@ __all__ = [
     "ClaimBatch",
     "Delivery",
     "Ending",
+    "JoinsCalls",
     "Lease",
     "LeaseKeeper",
     "Listener",
@@ -408,6 +409,15 @@ class Timers(Protocol):
 
     async def wake(self, workflow: str, *, limit: int) -> int:
         """Queue runs whose timer is due, at most `limit`; gives how many."""
+        ...
+
+
+@runtime_checkable
+class JoinsCalls(Protocol):
+    """A store that sends calls of one turn of the event loop together."""
+
+    def expect(self, callers: int) -> None:
+        """So many tasks were just woken and are about to call. A hint: they may call or not."""
         ...
 
 

@@ -28,7 +28,7 @@ from pyrula.actors.supervision import supervise
 from pyrula.contracts.errors import ClaimLost, InvalidInput, PyrulaError, ReplayInputChanged, Shutdown
 from pyrula.contracts.ids import new_id
 from pyrula.contracts.options import WorkerOptions
-from pyrula.contracts.store import Bell, BellKind, Claim, Lease, LeaseKeeper, Store, Timers
+from pyrula.contracts.store import Bell, BellKind, Claim, JoinsCalls, Lease, LeaseKeeper, Store, Timers
 from pyrula.workflows.client import WorkflowClient
 from pyrula.workflows.context import Context
 from pyrula.workflows.registry import Workflow, registry
@@ -126,6 +126,7 @@ class WorkflowWorker:
         self._idle: anyio.Event | None = None
         self._over: list[Attempt] = []
         self._runners = RunnerPool(self._attempt)
+        self._joins = store if isinstance(store, JoinsCalls) else None
         self._lease_ms = int(getattr(store, "lock_ttl", 30.0) * 1000)
 
     # --- start and stop -----------------------------------------------------------------
@@ -328,6 +329,8 @@ class WorkflowWorker:
             self._outage.succeeded()
             for claim in claims:
                 self._start(claim, group, settings)
+            if self._joins is not None and claims:
+                self._joins.expect(len(claims))
             if batch.more or len(claims) == places:
                 poll = self.options.claim_poll_interval
                 continue

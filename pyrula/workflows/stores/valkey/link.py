@@ -99,7 +99,7 @@ class Link(ABC):
 
     @abstractmethod
     def _woke(self, callers: int) -> None:
-        """A read has woken so many callers."""
+        """So many callers have been woken."""
 
     @abstractmethod
     def _detach(self) -> None:
@@ -164,12 +164,16 @@ class Link(ABC):
         except (ProtocolError, LookupError) as error:
             self.fail(Breakage(f"{self.label} sent what no command asked for", error))
             return False
-        if woken >= _JOIN:
-            # As few pieces as the bound allows, and none of them a small remainder.
-            pieces = -(-woken // _CHUNK)
-            self._chunk = -(-woken // pieces)
-            self._woke(woken)
+        self.expect(woken)
         return True
+
+    def expect(self, callers: int) -> None:
+        """So many callers were just woken and are about to send: join what they do."""
+        if callers >= _JOIN:
+            # As few pieces as the bound allows, and none of them a small remainder.
+            pieces = -(-callers // _CHUNK)
+            self._chunk = -(-callers // pieces)
+            self._woke(callers)
 
     def _flush(self) -> None:
         """Send everything that is queued, as one. Nothing may be blocked."""

@@ -142,6 +142,11 @@ class Server:
             self._embedded = None
             self._pool = None
 
+    def expect(self, callers: int) -> None:
+        """So many tasks of this loop were just woken and are about to call."""
+        if self._pool is not None:
+            self._pool.here().expect(callers)
+
     # --- calls --------------------------------------------------------------------------
 
     async def _ask(self, data: bytes, replies: int, retry: bool) -> Any:

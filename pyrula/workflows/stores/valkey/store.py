@@ -197,14 +197,22 @@ class ValkeyStore:
         """Take one given run, if it is runnable."""
         await self._server.register(workflow)
         prefix = self._keys.prefix(workflow, run_id)
-        now, _, *found = await self._server.function(
-            "claim_run", prefix, worker, orjson.dumps(worker), lease_ms, run_id
-        )
+        call = ("claim_run", prefix, worker, orjson.dumps(worker), lease_ms, run_id)
+        try:
+            ((now, _, *found),) = await self._server.functions([call], retry=False)
+        except ConnectionBroken:
+            self._unsure.add(prefix)
+            await self._disown(worker, [prefix])
+            ((now, _, *found),) = await self._server.functions([call])
         self._clock.update(int(now), time.monotonic())
         if not found:
             return None
         self._held[workflow, run_id] = prefix
         return replies.claim(workflow, int(now), found[0])
+
+    def expect(self, callers: int) -> None:
+        """So many tasks were just woken and are about to call this store."""
+        self._server.expect(callers)
 
     async def _disown(self, worker: str, prefixes: Sequence[bytes]) -> None:
         for prefix in self._unsure.intersection(prefixes):
@@ -292,28 +300,49 @@ class ValkeyStore:
         await self._aside("output", claim, index, chunk)
 
     async def _aside(self, name: str, claim: Claim, *args: str | int | bytes) -> None:
-        if await self._server.function(name, self._prefix(claim), claim.run_id, claim.epoch, claim.token, *args) == b"LOST":
+        if (
+            await self._server.function(name, self._prefix(claim), claim.run_id, claim.epoch, claim.token, *args)
+            == b"LOST"
+        ):
             raise ClaimLost(f"run {claim.run_id!r} is no longer held under epoch {claim.epoch}")
 
-    def _by_shard(self, leases: Sequence[Lease], lease_ms: int) -> tuple[list[tuple[Any, ...]], dict[str, Lease]]:
-        grouped: dict[bytes, list[str | int | bytes]] = {}
+    def _renewals(self, leases: Sequence[Lease], lease_ms: int) -> tuple[list[tuple[Any, ...]], list[dict[str, Lease]]]:
+        """The calls that renew these leases, and for each call its leases by run id.
+
+        One call a shard, unless a run stands there twice (a worker that holds it anew while its
+        old attempt is still ending): answers name runs, so the second goes into another call.
+        """
+        groups: dict[tuple[bytes, int], dict[str, Lease]] = {}
         for lease in leases:
             prefix = self._keys.prefix(lease.workflow, lease.run_id)
-            grouped.setdefault(prefix, []).extend((lease.run_id, lease.epoch, lease.token))
-        calls = [("heartbeat", prefix, lease_ms, *ids) for prefix, ids in grouped.items()]
-        return calls, {lease.run_id: lease for lease in leases}
+            layer = 0
+            while lease.run_id in groups.setdefault((prefix, layer), {}):
+                layer += 1
+            groups[prefix, layer][lease.run_id] = lease
+        calls = [
+            (
+                "heartbeat",
+                prefix,
+                lease_ms,
+                *(part for lease in group.values() for part in (lease.run_id, lease.epoch, lease.token)),
+            )
+            for (prefix, _), group in groups.items()
+        ]
+        return calls, list(groups.values())
+
+    @staticmethod
+    def _lost(answers: Sequence[Sequence[bytes]], groups: Sequence[dict[str, Lease]]) -> list[Lease]:
+        return [group[run_id.decode()] for answer, group in zip(answers, groups, strict=True) for run_id in answer]
 
     async def heartbeat(self, leases: Sequence[Lease], *, lease_ms: int) -> list[Lease]:
         """Renew leases; gives the lost ones."""
-        calls, by_id = self._by_shard(leases, lease_ms)
-        answers = await self._server.functions(calls) if calls else []
-        return [by_id[run_id.decode()] for answer in answers for run_id in answer]
+        calls, groups = self._renewals(leases, lease_ms)
+        return self._lost(await self._server.functions(calls), groups)
 
     def heartbeat_sync(self, leases: Sequence[Lease], *, lease_ms: int) -> list[Lease]:
         """Renew leases from a thread."""
-        calls, by_id = self._by_shard(leases, lease_ms)
-        answers = self._server.functions_sync(calls) if calls else []
-        return [by_id[run_id.decode()] for answer in answers for run_id in answer]
+        calls, groups = self._renewals(leases, lease_ms)
+        return self._lost(self._server.functions_sync(calls), groups) if calls else []
 
     async def sweep(self, workflow: str, *, limit: int, requeue_budget: int, keep_ms: int) -> int:
         """Requeue what lost its worker, delete what is over, in the shards that have either."""

@@ -146,6 +146,11 @@ class Wire(Owner):
             return await self.call_packed(data, replies, retry=False)
         return reply
 
+    def expect(self, callers: int) -> None:
+        """So many tasks were just woken and are about to call: their commands are worth joining."""
+        if self._link is not None:
+            self._link.expect(callers)
+
     async def aclose(self) -> None:
         """Close the connection, from any loop. Calls that wait fail, and so do later ones."""
         self._closed = True
