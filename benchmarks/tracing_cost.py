@@ -227,7 +227,7 @@ def _nanoseconds(code: str, names: dict[str, Any]) -> float:
 def _claim() -> Any:
     from pyrula.contracts.store import Claim
 
-    return Claim("bench-tracing", "r", 1, 1, 2, 0)
+    return Claim(workflow="bench-tracing", run_id="r", epoch=1, attempt=1, seq=2, now=0)
 
 
 def main() -> int:

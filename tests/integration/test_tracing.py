@@ -469,7 +469,7 @@ async def test_a_cancelled_step_is_interrupted_and_no_error(spans: Spans) -> Non
 
 
 def test_a_step_that_is_thrown_away_is_interrupted(spans: Spans, caplog: pytest.LogCaptureFixture) -> None:
-    observer = observe(Claim("traced-abandoned", "r1", 1, 1, 2, 0))
+    observer = observe(Claim(workflow="traced-abandoned", run_id="r1", epoch=1, attempt=1, seq=2, now=0))
     assert observer is not None
 
     @types.coroutine
