@@ -229,7 +229,7 @@ async def _invoke(attempt: Attempt, spec: StepSpec) -> Any:
 
 async def _call(attempt: Attempt, spec: StepSpec) -> Any:
     fn = spec.fn
-    if spec.inline or is_async(fn):
+    if spec.inline or _is_async(fn):
         value = fn(*spec.args, **spec.kwargs)
     else:
         # In a tuple: what a thread returns may be awaitable, and trio would take that for a mistake.
@@ -241,7 +241,7 @@ async def _call(attempt: Attempt, spec: StepSpec) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
-def is_async(fn: Callable[..., Any]) -> bool:
+def _is_async(fn: Callable[..., Any]) -> bool:
     """True when calling it gives a coroutine; looks through partials, methods and callable objects."""
     code = getattr(fn, "__code__", None)
     if code is not None:

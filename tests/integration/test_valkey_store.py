@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from pyrula.contracts.store import NewRun
 from pyrula.testing.servers import PrivateServer
 from pyrula.testing.store_contract import StoreContract
 from pyrula.testing.store_contract.walk import Walk
@@ -48,5 +49,23 @@ async def test_both_stores_answer_alike(valkey_server: PrivateServer, namespace:
             assert in_valkey.trace == in_memory.trace
             in_memory.trace.clear()
             in_valkey.trace.clear()
+    finally:
+        await valkey.aclose()
+
+
+@pytest.mark.parametrize("shards", [1, 8])
+async def test_both_stores_count_a_queue(valkey_server: PrivateServer, namespace: str, shards: int) -> None:
+    valkey = ValkeyStore(valkey_server.url, namespace=namespace, shard_count=shards)
+    try:
+        for store in (MemoryStore(), valkey):
+            assert await store.queue_depth("w") == 0
+            runs = [NewRun("w", f"r{n}", b"{}", "d", owner=f"o{n % 3}") for n in range(9)]
+            await store.submit([*runs, NewRun("w", "later", b"{}", "d", delay_ms=60_000)])
+            assert await store.queue_depth("w") == 9
+            claims = list((await store.claim("w", worker="a", limit=2, lease_ms=30_000)).claims)
+            assert await store.queue_depth("w") == 9 - len(claims)
+            await store.requeue(claims[0], claims[0].seq)
+            assert await store.queue_depth("w") == 10 - len(claims)
+            assert await store.queue_depth("unheard-of") == 0
     finally:
         await valkey.aclose()

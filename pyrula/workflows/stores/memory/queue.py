@@ -25,6 +25,9 @@ class FairQueue:
     def __bool__(self) -> bool:
         return bool(self._queues)
 
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values()))
+
     def put(self, owner: str, run_id: str, place: tuple[int, int]) -> None:
         """Queue a run at its place."""
         self._queues.setdefault(owner, Ranking()).put(run_id, place)

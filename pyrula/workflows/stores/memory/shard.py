@@ -105,6 +105,10 @@ class Shard:
             self._release(run)
         return Delivery(True, before)
 
+    def queue_depth(self) -> int:
+        """How many runs are runnable and held by nobody."""
+        return len(self._queue)
+
     # --- claims -------------------------------------------------------------------------
 
     def claim(self, worker: str, limit: int, lease_ms: int, now: int) -> ClaimBatch:

@@ -92,6 +92,11 @@ class MemoryStore:
         with self._lock:
             return self._shard(workflow).deliver(run_id, message)
 
+    async def queue_depth(self, workflow: str) -> int:
+        """How many runs are runnable and held by nobody."""
+        with self._lock:
+            return self._shard(workflow).queue_depth()
+
     # --- claims -------------------------------------------------------------------------
 
     async def claim(self, workflow: str, *, worker: str, limit: int, lease_ms: int) -> ClaimBatch:

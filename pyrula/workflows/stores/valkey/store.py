@@ -153,6 +153,14 @@ class ValkeyStore:
             raise RunNotFound(workflow, run_id)
         return Delivery(answer in (b"OK", b"REPEAT"), RunStatus(status.decode()), answer == b"REPEAT")
 
+    async def queue_depth(self, workflow: str) -> int:
+        """How many runs are runnable and held by nobody: the lengths of all owners' queues."""
+        shards = self._keys.shards(workflow)
+        busy = [shards[n] for n in await self._server.existing([p + b"tenants" for p in shards])]
+        owners = await self._server.commands([("ZRANGE", p + b"tenants", 0, -1) for p in busy])
+        queues = [p + b"queue:" + owner for p, names in zip(busy, owners, strict=True) for owner in names]
+        return sum(await self._server.commands([("ZCARD", name) for name in queues]))
+
     # --- claims -------------------------------------------------------------------------
 
     async def claim(self, workflow: str, *, worker: str, limit: int, lease_ms: int) -> ClaimBatch:
