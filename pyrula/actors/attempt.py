@@ -8,6 +8,7 @@ One attempt belongs to one event loop.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,15 @@ from pyrula.actors.core.journal import Journal, Record, never_asked
 from pyrula.actors.drive import Board, Guard
 from pyrula.actors.observing import Observer
 from pyrula.actors.recorder import Outage, Recorder
-from pyrula.contracts.errors import AttemptEnded, ClaimLost, Park, PyrulaError, ReplayRefused, RunAttemptEnded
+from pyrula.contracts.errors import (
+    AttemptEnded,
+    ClaimLost,
+    Park,
+    PyrulaError,
+    ReplayRefused,
+    RunAttemptEnded,
+    Shutdown,
+)
 from pyrula.contracts.events import EventType, parse
 from pyrula.contracts.mail import Mail, MailKind, parse_mail
 from pyrula.contracts.options import Retry
@@ -303,20 +312,42 @@ class Attempt:
         """Park the run: the slot is held. Waits for calls under way, then never returns but raises `Park`."""
         if self.poison is not None:
             raise self.poison
+        scope = self.scope
+        assert scope is not None
         self.closing = True
-        if self._working(own):
-            if opener is not None:
-                await self.recorder.flush(self.recorder.add(*opener))
-            await self._drained(own)
+        # The decision stands: from here on the attempt's timeout bounds the calls under way, not the park.
+        deadline, scope.deadline = scope.deadline, math.inf
+        try:
+            if self._working(own):
+                if opener is not None:
+                    await self.recorder.flush(self.recorder.add(*opener))
+                await self._drained(own)
+            if self.cancel.pending and self.journal.cancel_seq > self.claim.seq:
+                self.closing = False
+                await self.admit()
+        except BaseException:  # the request to cancel, or the body's own timeout around the wait: it goes on
+            self._reopen()
+            scope.deadline = deadline
+            raise
         if opener is not None:
             self.recorder.add(*opener)
-        if self.cancel.pending and self.journal.cancel_seq > self.claim.seq:
-            self.closing = False
-            self.free_slot()
-            await self.admit()
-        await self.write_attributes()
-        await self.recorder.park(parking, len(self.mail))
-        raise self.close(Park(f"run {self.claim.run_id!r} is parked"))
+        # Shielded: what the store was asked for is not to be taken back by the body. A stop can.
+        with anyio.CancelScope(shield=True) as self.scope:
+            try:
+                await self.write_attributes()
+                await self.recorder.park(parking, len(self.mail))
+            finally:
+                self.scope = scope
+            raise self.close(Park(f"run {self.claim.run_id!r} is parked"))
+        raise self.close(self.stop_reason or Shutdown())
+
+    def _reopen(self) -> None:
+        """The run does not park after all: who came to a closed door goes on."""
+        self.closing = False
+        self.free_slot()
+        if self._door is not None:
+            self._door.set()
+            self._door = None
 
     async def _drained(self, own: Call | None) -> None:
         """Wait for the calls under way; those still running at the attempt's timeout are cut off."""

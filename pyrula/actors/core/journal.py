@@ -105,7 +105,7 @@ class Journal:
                 self._void(history[:position], entry)
         self._order = iter(self._records.values())
         self._first = next(self._order, None)  # of those not known to have been asked for
-        self._unasked = sum(1 for r in self._records.values() if r.outcome is not None)
+        self._unasked = len(self._records)
         if self.cancel_seq:
             self._before_cancel = sum(1 for r in self._records.values() if self._settled_before_cancel(r))
 
@@ -163,7 +163,7 @@ class Journal:
 
     def _use(self, record: Record) -> None:
         record.used = True
-        self._unasked -= record.outcome is not None
+        self._unasked -= 1
         if self.cancel_seq and self._settled_before_cancel(record):
             self._before_cancel -= 1
 
@@ -215,7 +215,7 @@ class Journal:
 
     @property
     def replaying(self) -> bool:
-        """True while there are settled records that no call has asked for yet."""
+        """True while there are records that no call has asked for yet, settled or only begun."""
         return self._unasked > 0
 
 
