@@ -487,3 +487,53 @@ async def test_a_new_call_after_the_decision_to_park_is_made_on_the_next_attempt
     run = await bench.drive(run.run_id)
     assert run.status is RunStatus.COMPLETED, run.error
     assert ran == [2]
+
+
+async def test_a_bodys_own_timeout_around_a_wait_lets_it_go_on() -> None:
+    """The run had decided to park, and does not after all: later calls are made as ever."""
+
+    async def body(ctx: Context) -> list[Any]:
+        found: list[Any] = []
+
+        async def slow() -> None:
+            await anyio.sleep(0.1)
+            found.append("slow")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ctx.step, "slow", slow)
+            await anyio.sleep(0.01)
+            with anyio.move_on_after(0.02):
+                await ctx.wait_for_signal("go")
+            found.append("impatient")
+            found.append(await ctx.step("next", lambda: "next"))
+        return [*found, await ctx.wait_for_signal("go")]
+
+    bench = Bench(body)
+    run = await bench.submit()
+    with anyio.fail_after(5):
+        assert (await bench.once(run.run_id)).how == "parked"
+    assert (await bench.client.get(bench.name, run.run_id)).waiting_on == "signal:go"
+
+
+async def test_what_comes_to_a_closed_door_goes_on_when_the_park_is_off() -> None:
+    async def body(ctx: Context) -> list[Any]:
+        found: list[Any] = []
+
+        async def beside() -> None:
+            await anyio.sleep(0.02)
+            found.append(await ctx.step("beside", lambda: "beside"))
+
+        async def slow() -> None:
+            await anyio.sleep(0.1)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ctx.step, "slow", slow)
+            group.start_soon(beside)
+            await anyio.sleep(0.01)
+            with anyio.move_on_after(0.05):
+                await ctx.wait_for_signal("go")
+        return found
+
+    with anyio.fail_after(5):
+        run = await Bench(body).go()
+    assert run.result == ["beside"], run.error
