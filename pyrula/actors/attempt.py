@@ -332,7 +332,8 @@ class Attempt:
         if opener is not None:
             self.recorder.add(*opener)
         # Shielded: what the store was asked for is not to be taken back by the body. A stop can.
-        with anyio.CancelScope(shield=True) as self.scope:
+        with anyio.CancelScope(shield=True) as writing:
+            self.scope = writing
             try:
                 await self.write_attributes()
                 await self.recorder.park(parking, len(self.mail))
