@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 import sys
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -16,7 +17,7 @@ from pyrula.cli.output import Output
 from pyrula.cli.place import Place, with_place
 from pyrula.cli.serving import LoopName, log_to, run_on, serve
 from pyrula.cli.wording import clean, count_of, duration
-from pyrula.cli.worker import Concurrency, Grace, Loop, Modules, load_workflows
+from pyrula.cli.worker import Concurrency, Grace, Loop, Modules, agree, load_workflows
 from pyrula.contracts.runs import RunStatus
 
 if TYPE_CHECKING:
@@ -61,18 +62,9 @@ def _dev(
         log_to(logging.StreamHandler(sys.stderr), debug=place.debug)
     chosen = load_workflows(modules, None)
     if place.url is None:
-        place = Place(f"embedded://{data.absolute()}", place.namespace, place.shard_count, place.debug)
-    _greet(out, place, chosen)
+        place = replace(place, url=f"embedded://{data.absolute()}")
     session = _Session(out, place, chosen, shutdown_grace)
     raise typer.Exit(run_on(loop, lambda: session.run(concurrency)))
-
-
-def _greet(out: Output, place: Place, chosen: list[Workflow]) -> None:
-    names = ", ".join(clean(item.name) for item in chosen)
-    out.line(("pyrula dev", "bold"), f"  serving {count_of(len(chosen), 'workflow')}: {names}")
-    out.line(("in another shell:  ", "dim"), f"export PYRULA_VALKEY_URL={shlex.quote(place.url or '')}")
-    out.line(("                   ", "dim"), f"pyrula submit {shlex.quote(clean(chosen[0].name))} '{{}}'")
-    out.flush()
 
 
 class _Session:
@@ -96,7 +88,8 @@ class _Session:
         store = WatchedStore(self._moved, **self._place.store_options(), lock_ttl=_LEASE)
         try:
             # Starts the server: whatever is wrong with it is better said before the worker waits for it.
-            await store.now()
+            await agree(store, self._chosen)
+            self._greet(store.label)
             options = WorkerOptions(
                 max_concurrent_runs=concurrency, shutdown_grace=self._grace, orphan_scan_interval=_SCAN
             )
@@ -107,6 +100,17 @@ class _Session:
                 await store.aclose()
         self._out.line("stopped; what is not finished goes on at the next start")
         return code
+
+    def _greet(self, label: str) -> None:
+        names = ", ".join(clean(item.name) for item in self._chosen)
+        self._out.line(("pyrula dev", "bold"), f"  serving {count_of(len(self._chosen), 'workflow')}: {names}")
+        if (url := self._place.url or "").startswith("embedded://"):
+            hint = f"export PYRULA_VALKEY_URL={shlex.quote(url)}"
+            self._out.line(("in another shell:  ", "dim"), hint)
+            self._out.line(("                   ", "dim"), f"pyrula submit {shlex.quote(self._chosen[0].name)} '{{}}'")
+        else:  # not the URL: it may hold a password
+            self._out.line(("on ", "dim"), clean(label))
+        self._out.flush()
 
     async def _show(self, worker: Any) -> None:
         await worker.ready.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -13,12 +14,13 @@ from pyrula.cli.loading import load_modules
 from pyrula.cli.place import Place, with_place
 from pyrula.cli.serving import LoopName, log_to, run_on, serve
 from pyrula.cli.wording import count_of, duration
-from pyrula.contracts.errors import ConfigurationError
+from pyrula.contracts.errors import ConfigurationError, StoreUnavailable
 
 if TYPE_CHECKING:
     from pyrula.workflows.registry import Workflow
+    from pyrula.workflows.stores.valkey.store import ValkeyStore
 
-__all__ = ["Concurrency", "Grace", "Loop", "Modules", "Only", "add_worker", "load_workflows"]
+__all__ = ["Concurrency", "Grace", "Loop", "Modules", "Only", "add_worker", "agree", "load_workflows"]
 
 log = logging.getLogger("pyrula.cli")
 
@@ -53,6 +55,15 @@ def load_workflows(modules: list[str], only: list[str] | None) -> list[Workflow]
     return chosen
 
 
+async def agree(store: ValkeyStore, chosen: list[Workflow]) -> None:
+    """See to it, before a worker's loops would only log it, that the namespace takes these workflows from this store.
+
+    Raises `ConfigurationError` when it does not, `StoreUnavailable` when the server cannot be reached.
+    """
+    for item in chosen:
+        await store.claim(item.name, worker="", limit=0, lease_ms=1)
+
+
 @with_place
 def _worker(
     place: Place,
@@ -76,12 +87,17 @@ def _worker(
     async def work() -> int:
         store = place.store()
         worker = WorkflowWorker(store, chosen, options)
+        asked_to_stop = False
 
         def stopping() -> None:
+            nonlocal asked_to_stop
+            asked_to_stop = True
             log.info("stopping: runs in flight may finish for %s; once more stops at once", duration(shutdown_grace))
 
         async def tell() -> None:
             await worker.ready.wait()
+            if asked_to_stop:
+                return
             names = ", ".join(item.name for item in chosen)
             log.info(
                 "serving %s (%s) from %s, namespace %s",
@@ -92,6 +108,9 @@ def _worker(
             )
 
         try:
+            # A server that is away is waited for by the worker, which says so.
+            with contextlib.suppress(StoreUnavailable):
+                await agree(store, chosen)
             code = await serve(worker, stopping=stopping, beside=tell)
         finally:
             with anyio.CancelScope(shield=True):

@@ -223,6 +223,14 @@ def test_a_module_without_a_workflow(desk: Desk, tmp_path: Path) -> None:
     assert done.err == "pyrula: there is no workflow in empty.py; decorate an async def with @workflow\n"
 
 
+def test_a_worker_with_another_shard_count_than_its_namespace(desk: Desk) -> None:
+    desk.submit("order")
+    done = desk.process("worker", str(WORKFLOWS), "--shard-count", "8")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("pyrula: workflow 'order' is kept in 64 shards")
+    assert len(done.err.splitlines()) == 1
+
+
 def test_the_traceback_of_a_module_with_debug(desk: Desk, folder: Path) -> None:
     (folder / "raises.py").write_text("1 / 0\n")
     done = desk("worker", "raises.py", "--debug")
