@@ -147,7 +147,7 @@ async def dial(address: Address, *, timeout: float, client_name: str) -> Dialled
             await _login(dialled, address, client_name)
     except TimeoutError as error:
         _close(sock)
-        raise StoreUnavailable(f"no answer from Valkey at {label} within {timeout:g} s") from error
+        raise StoreUnavailable(f"no answer from Valkey at {label} within {timeout:.3g} s") from error
     except ssl.SSLError as error:
         _close(sock)
         reason = error.reason or "the other side speaks no TLS"
