@@ -8,6 +8,7 @@ and a scope around the call does what a task's `cancel` does here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 from collections.abc import Iterable
 from typing import Any, Protocol
@@ -49,6 +50,10 @@ class Loop(Protocol):
         """An instance of the loop's own cancellation, to be raised."""
         ...
 
+    async def absorb(self) -> None:
+        """Take back the cancellations of the current task that its body has asked for by itself."""
+        ...
+
     def strays(self, scope: contextvars.ContextVar[Any], ended: Iterable[object]) -> list[Any]:
         """Tasks that still carry the context of an ended attempt."""
         ...
@@ -77,6 +82,15 @@ class _Asyncio:
 
     async def cancellation(self) -> BaseException:
         return asyncio.CancelledError()
+
+    async def absorb(self) -> None:
+        task = asyncio.current_task()
+        if task is None or not task.cancelling():
+            return
+        with contextlib.suppress(asyncio.CancelledError):  # one that is pending comes with the next wait
+            await asyncio.sleep(0)
+        while task.cancelling():
+            task.uncancel()
 
     def strays(self, scope: contextvars.ContextVar[Any], ended: Iterable[object]) -> list[Any]:
         over = set(map(id, ended))
@@ -129,6 +143,9 @@ class _Trio:
             except anyio.get_cancelled_exc_class() as cancelled:
                 return cancelled.with_traceback(None)
         raise RuntimeError("a cancelled scope let a checkpoint pass")
+
+    async def absorb(self) -> None:
+        """Nothing: a task cannot cancel itself here but through a scope, which the body has left."""
 
     def strays(self, scope: contextvars.ContextVar[Any], ended: Iterable[object]) -> list[Any]:
         return []

@@ -19,30 +19,26 @@ class Capacity:
 
     async def take(self, wanted: int) -> int:
         """Wait for at least one place; gives how many were taken."""
-        while self.free <= 0 or self._waiting:
+        taken = 0
+        if self.free <= 0 or self._waiting:
             turn = anyio.Event()
             self._waiting.append(turn)
             try:
                 await turn.wait()
             except BaseException:
                 if turn.is_set():
-                    self._next()
+                    self.give_back(1)
                 else:
                     self._waiting.remove(turn)
                 raise
-            if self.free > 0:
-                break
-        taken = min(wanted, self.free)
-        self.free -= taken
-        if self.free > 0:
-            self._next()
-        return taken
+            taken = 1  # handed over: nobody could take it in between
+        more = 0 if self._waiting else min(wanted - taken, self.free)
+        self.free -= more
+        return taken + more
 
     def give_back(self, places: int) -> None:
-        """Free places."""
+        """Free places; whoever waits gets one each, in turn."""
         self.free += places
-        self._next()
-
-    def _next(self) -> None:
-        if self.free > 0 and self._waiting:
+        while self.free > 0 and self._waiting:
+            self.free -= 1
             self._waiting.popleft().set()

@@ -46,6 +46,10 @@ class _Legs:
                 self.results[index] = error
             else:
                 self._fail(error)
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - asyncio would end the whole loop for a SystemExit of a task
+            self._fail(error)
         finally:
             call_scope.reset(token)
             if limiter is not None:

@@ -40,9 +40,9 @@ class RunnerPool:
             seat.attempt = attempt
             seat.called.set()
         else:
-            group.start_soon(self._run, attempt)
+            group.start_soon(self._run, group, attempt)
 
-    async def _run(self, attempt: Attempt | None) -> None:
+    async def _run(self, group: TaskGroup, attempt: Attempt | None) -> None:
         while attempt is not None:
             await self._handle(attempt)
             if attempt.guard.abandoned:
@@ -50,5 +50,12 @@ class RunnerPool:
             attempt = None  # an idle task must not keep a journal alive
             seat = _Seat()
             self._idle.append(seat)
-            await seat.called.wait()
+            try:
+                await seat.called.wait()
+            except BaseException:
+                if seat.attempt is None:
+                    self._idle.remove(seat)
+                else:
+                    group.start_soon(self._run, group, seat.attempt)
+                raise
             attempt = seat.attempt

@@ -71,6 +71,7 @@ async def _run(attempt: Attempt) -> Ended:
             outcome = await _drive(attempt, endings, attempt.scope)
             attempt.scope.deadline = math.inf
             if attempt.stop_reason is None and not attempt.scope.cancel_called:
+                await attempt.loop.absorb()
                 # Shielded: once decided, the end is written, unless `stop` says that time is up.
                 concluding = attempt.scope.shield = True
                 return await outcome()

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
+from anyio.lowlevel import checkpoint_if_cancelled
 
 from pyrula.actors.attempt import Attempt, Body, Settings
 from pyrula.actors.bridge import current_loop
@@ -114,7 +115,7 @@ class WorkflowWorker:
         self.worker_id = f"{socket.gethostname()}:{os.getpid()}:{new_id()[-6:]}"
         self._workflows = registry.select(workflows)
         self._bodies = {name: body_of(item) for name, item in self._workflows.items()}
-        self._attempts: dict[str, Attempt] = {}
+        self._attempts: dict[tuple[str, str], Attempt] = {}  # by workflow and run id
         self._outage = CountedOutages()
         self._board = Board()
         self._capacity = Capacity(self.options.max_concurrent_runs)
@@ -125,6 +126,7 @@ class WorkflowWorker:
         self._loop_thread: int | None = None
         self._idle: anyio.Event | None = None
         self._over: list[Attempt] = []
+        self._asking: set[anyio.CancelScope] = set()
         self._runners = RunnerPool(self._attempt)
         self._joins = store if isinstance(store, JoinsCalls) else None
         self._lease_ms = int(getattr(store, "lock_ttl", 30.0) * 1000)
@@ -163,8 +165,10 @@ class WorkflowWorker:
                     try:
                         await self._stopping.wait()
                     except BaseException:  # the host cancels `run`: no grace, but no run is lost either
+                        self._stop_asking()
                         self._stop_attempts()
                         raise
+                    self._stop_asking()
                     loops.cancel_scope.cancel()
                 await self._drain()
                 group.cancel_scope.cancel()
@@ -201,6 +205,11 @@ class WorkflowWorker:
                     await self._idle.wait()
             if not self._attempts:
                 return
+
+    def _stop_asking(self) -> None:
+        """Claims that are under way get a moment to be answered."""
+        for asking in self._asking:
+            asking.deadline = anyio.current_time() + self.options.cancel_timeout
 
     def _stop_attempts(self) -> None:
         for attempt in list(self._attempts.values()):
@@ -243,7 +252,7 @@ class WorkflowWorker:
 
     def _end_lost(self, lost: Iterable[Lease]) -> None:
         for lease in lost:
-            attempt = self._attempts.get(lease.run_id)
+            attempt = self._attempts.get((lease.workflow, lease.run_id))
             if attempt is not None and attempt.claim.epoch == lease.epoch:
                 attempt.stop(ClaimLost(f"the lease of run {lease.run_id!r} is lost"))
 
@@ -306,7 +315,7 @@ class WorkflowWorker:
             self._timer_bell.ring()
         elif bell.kind == BellKind.LOOK:
             self._ring_all()
-        attempt = self._attempts.get(bell.run_id)
+        attempt = self._attempts.get((bell.workflow, bell.run_id))
         if attempt is None:
             return
         if bell.kind == BellKind.ENDED:
@@ -319,12 +328,19 @@ class WorkflowWorker:
         doorbell = self._doorbells[name]
         poll = self.options.claim_poll_interval
         while True:
+            await checkpoint_if_cancelled()
             places = await self._capacity.take(_CLAIM_BATCH)
             claims: tuple[Claim, ...] = ()
             try:
-                batch = await self.store.claim(name, worker=self.worker_id, limit=places, lease_ms=self._lease_ms)
-                claims = tuple(batch.claims)
+                # Shielded: what was claimed must be known here, also when the worker ends meanwhile.
+                with anyio.CancelScope(shield=True) as asking:
+                    self._asking.add(asking)
+                    batch = await self.store.claim(name, worker=self.worker_id, limit=places, lease_ms=self._lease_ms)
+                    claims = tuple(batch.claims)
+                if asking.cancelled_caught:
+                    return  # the worker ends, and the store is too slow to wait for
             finally:
+                self._asking.discard(asking)
                 self._capacity.give_back(places - len(claims))
             self._outage.succeeded()
             for claim in claims:
@@ -354,7 +370,7 @@ class WorkflowWorker:
             log.exception("run %s: its journal cannot be read; its claim is left to run out", claim.run_id)
             self._capacity.give_back(1)
             return
-        self._attempts[claim.run_id] = attempt
+        self._attempts[claim.workflow, claim.run_id] = attempt
         self._runners.start(group, attempt)
 
     async def _attempt(self, attempt: Attempt) -> None:
@@ -366,8 +382,9 @@ class WorkflowWorker:
         except Exception:
             log.exception("run %s: the attempt failed in the engine; its claim is left to run out", run_id)
         finally:
-            if self._attempts.get(run_id) is attempt:
-                del self._attempts[run_id]
+            key = (attempt.claim.workflow, run_id)
+            if self._attempts.get(key) is attempt:
+                del self._attempts[key]
             self._over.append(attempt)
             self._capacity.give_back(1)
             if self._idle is not None:
