@@ -382,7 +382,7 @@ async def test_an_answer_where_nothing_is_asked() -> None:
 async def test_nobody_answers_in_time() -> None:
     async def body(ctx: Context) -> str:
         try:
-            return await ctx.interrupt("sure?", timeout=60)
+            return str(await ctx.interrupt("sure?", timeout=60))
         except SignalTimeout:
             return "nobody"
 
