@@ -21,6 +21,7 @@ from pyrula.contracts.runs import RunStatus
 from pyrula.testing.audit import audit
 from pyrula.workflows import Context, MemoryStore, Workflow, WorkflowWorker
 from pyrula.workflows.client import WorkflowClient
+from tests.unit.engine.harness import until
 
 pytestmark = pytest.mark.anyio
 
@@ -56,17 +57,18 @@ async def serving(worker: WorkflowWorker) -> AsyncIterator[WorkflowClient]:
             worker.stop()
 
 
-async def until(probe: Callable[[], Any], seconds: float = 5.0) -> None:
-    """Give other tasks turns until something is so."""
-    with anyio.fail_after(seconds):
-        while not probe():  # noqa: ASYNC110 - what is waited for is in the body of a test
-            await anyio.sleep(0.002)
-
-
 async def until_status(client: WorkflowClient, name: str, run_id: str, status: RunStatus) -> None:
-    with anyio.fail_after(5):
-        while (await client.get(name, run_id)).status is not status:
-            await anyio.sleep(0.002)
+    async def there() -> bool:
+        return (await client.get(name, run_id)).status is status
+
+    await until(there)
+
+
+async def until_asked(client: WorkflowClient, run_id: str) -> None:
+    async def there() -> bool:
+        return (await client.get("work", run_id)).waiting_on == "interrupt:@wait#2"
+
+    await until(there)
 
 
 async def answer(ctx: Context, n: int = 1) -> int:
@@ -141,9 +143,7 @@ async def test_a_signal_an_answer_and_a_cancel_arrive_at_once() -> None:
         await until_status(client, "work", run.run_id, RunStatus.WAITING)
         began = time.monotonic()
         await client.signal("work", run.run_id, "go", 1)
-        with anyio.fail_after(2):
-            while (await client.get("work", run.run_id)).waiting_on != "interrupt:@wait#2":
-                await anyio.sleep(0.002)
+        await until_asked(client, run.run_id)
         await client.resume("work", run.run_id, 2)
         assert await client.result("work", run.run_id, timeout=2.0) == [1, 2]
         assert time.monotonic() - began < 1.0
@@ -581,10 +581,7 @@ async def test_a_body_that_marks_its_own_task_as_cancelled() -> None:
         async with serving(worker_with(body)) as client:
             for _ in range(3):
                 bad = await client.submit("bad")
-                with anyio.move_on_after(1):
-                    while not (await client.get("bad", bad.run_id)).status.ended:
-                        await anyio.sleep(0.002)
-                assert (await client.get("bad", bad.run_id)).status.ended
+                await until_status(client, "bad", bad.run_id, RunStatus.COMPLETED)
                 await still_serves(client)
 
 
@@ -593,7 +590,7 @@ async def test_a_body_that_blocks_the_loop_is_named_and_the_lease_renewed(caplog
     store.lock_ttl = 0.6  # type: ignore[attr-defined]  # of a store whose leases are short
 
     async def body(ctx: Context) -> str:
-        time.sleep(1.2)
+        time.sleep(1.2)  # noqa: ASYNC251 - the point of it
         return await ctx.step("s", lambda: "done")
 
     options = WorkerOptions(loop_stall_warning=0.3, orphan_scan_interval=0.05, shutdown_grace=5.0)

@@ -5,10 +5,12 @@ A `Bench` is one store, one clock and one body. Nothing here judges what comes o
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
+import anyio
 from anyio.lowlevel import checkpoint
 
 from pyrula.actors.attempt import Attempt, Settings
@@ -23,7 +25,7 @@ from pyrula.workflows.registry import Workflow
 from pyrula.workflows.stores.memory import MemoryStore
 from pyrula.workflows.worker import body_of
 
-__all__ = ["START", "Bench", "Clock", "outcomes", "shape"]
+__all__ = ["START", "Bench", "Clock", "outcomes", "shape", "until"]
 
 START: Final = 1_700_000_000.0
 LEASE_MS: Final = 30_000
@@ -130,6 +132,16 @@ class Bench:
     async def types(self, run_id: str) -> list[str]:
         """The types of the journal's events."""
         return [event.type for event in await self.events(run_id)]
+
+
+async def until(probe: Callable[[], object], seconds: float = 5.0) -> None:
+    """Give other tasks turns until `probe` (plain or async) gives something true; fails after `seconds`."""
+    with anyio.fail_after(seconds):
+        while True:
+            found = probe()
+            if await found if inspect.isawaitable(found) else found:
+                return
+            await anyio.sleep(0.002)
 
 
 def outcomes(events: Sequence[Event]) -> dict[str, tuple[str, Any]]:

@@ -16,18 +16,11 @@ from pyrula.contracts.runs import Run, RunStatus
 from pyrula.testing.audit import audit
 from pyrula.workflows.context import Context
 from tests.unit.engine.crashing import CrashAt, Crashed
-from tests.unit.engine.harness import Bench
+from tests.unit.engine.harness import Bench, until
 
 pytestmark = pytest.mark.anyio
 
 Probe = Callable[[], Awaitable[bool]]
-
-
-async def until(probe: Callable[[], bool]) -> None:
-    """Give other tasks turns until something is so."""
-    with anyio.fail_after(5):
-        while not probe():  # noqa: ASYNC110 - what is waited for is in the body of a test
-            await anyio.sleep(0.001)
 
 
 async def cancelled_while(bench: Bench, run: Run, ready: Callable[[], bool], reason: str | None = None) -> Ended:

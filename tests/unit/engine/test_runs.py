@@ -580,7 +580,11 @@ async def test_a_context_kept_for_later() -> None:
 
 async def test_two_runs_at_once_keep_their_calls_apart() -> None:
     async def body(ctx: Context, n: int) -> list[int]:
-        return [await ctx.step("s", anyio.sleep, 0.001) or n for _ in range(3)]
+        async def slowly() -> int:
+            await anyio.sleep(0.001)
+            return n
+
+        return [await ctx.step("s", slowly) for _ in range(3)]
 
     bench = Bench(body)
     runs = [await bench.submit({"n": n}) for n in range(5)]
