@@ -9,7 +9,7 @@ from typing import Final
 
 import anyio
 
-from pyrula.contracts.errors import StoreUnavailable
+from pyrula.contracts.errors import ConfigurationError, StoreUnavailable
 
 __all__ = ["OutageLog", "supervise"]
 
@@ -40,7 +40,10 @@ class OutageLog:
 
 
 async def supervise(name: str, service: Callable[[], Awaitable[None]], outage: OutageLog) -> None:
-    """Run a service for ever. An outage of the store is waited out; any other error is logged with its trace."""
+    """Run a service for ever. An outage of the store is waited out; any other error is logged with its trace.
+
+    Raises `ConfigurationError`: trying again would not help.
+    """
     pause = _FIRST_PAUSE
     while True:
         started = time.monotonic()
@@ -48,6 +51,8 @@ async def supervise(name: str, service: Callable[[], Awaitable[None]], outage: O
             await service()
         except StoreUnavailable as error:
             outage.failed(error)
+        except ConfigurationError:
+            raise
         except Exception:
             log.exception("the %s failed and is started again", name)
         if time.monotonic() - started > _SETTLED:

@@ -186,23 +186,24 @@ class WorkflowClient:
             for seq, raw in chunk:
                 yield parse(seq, raw).event()
             last = chunk[-1][0]
-        if not follow:
+        if not follow or await self._all_read(name, run_id, last):
             return
         async with self.store.tail(name, run_id, after=last) as chunks:
-            ended = False
-            while not ended:
-                record = await self.store.load(name, run_id, ends=False)
-                ended = record.status.ended
-                async for chunk in chunks:
-                    for seq, raw in chunk:
-                        last = seq
-                        event = parse(seq, raw).event()
-                        yield event
-                        ended = event.type in TERMINAL_TYPES
-                    if not chunk or ended:
-                        break
-                    if record.status.ended and last >= record.seq:
-                        break
+            async for chunk in chunks:
+                ended = not chunk and await self._all_read(name, run_id, last)
+                for seq, raw in chunk:
+                    last = seq
+                    event = parse(seq, raw).event()
+                    yield event
+                    # A terminal event with more behind it was superseded by a retry.
+                    ended = event.type in TERMINAL_TYPES
+                if ended:
+                    return
+
+    async def _all_read(self, name: str, run_id: str, last: int) -> bool:
+        """True when the run has ended and its journal holds nothing behind `last`."""
+        record = await self.store.load(name, run_id, ends=False)
+        return record.status.ended and last >= record.seq
 
     async def stream(self, name: str, run_id: str) -> AsyncGenerator[Any, None]:
         """The run's output chunks (`ctx.stream`), from the first one, live until the run ends. Raises `RunNotFound`."""

@@ -26,7 +26,14 @@ from pyrula.actors.observing import CountedOutages
 from pyrula.actors.pool import RunnerPool
 from pyrula.actors.running import Ended, run_attempt
 from pyrula.actors.supervision import supervise
-from pyrula.contracts.errors import ClaimLost, InvalidInput, PyrulaError, ReplayInputChanged, Shutdown
+from pyrula.contracts.errors import (
+    ClaimLost,
+    ConfigurationError,
+    InvalidInput,
+    PyrulaError,
+    ReplayInputChanged,
+    Shutdown,
+)
 from pyrula.contracts.ids import new_id
 from pyrula.contracts.options import WorkerOptions
 from pyrula.contracts.store import Bell, BellKind, Claim, JoinsCalls, Lease, LeaseKeeper, Store, Timers
@@ -73,6 +80,16 @@ def body_of(item: Workflow) -> Body:
             )
 
     return Body(item.name, guarded, item.retry, item.timeout)
+
+
+def _first(group: BaseExceptionGroup[ConfigurationError] | None) -> ConfigurationError | None:
+    """The first error in a group of groups."""
+    while group is not None:
+        error = group.exceptions[0]
+        if isinstance(error, ConfigurationError):
+            return error
+        group = error
+    return None
 
 
 class _Doorbell:
@@ -140,7 +157,11 @@ class WorkflowWorker:
             self._stopping.set()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Serve until `stop()`. Raises `RuntimeError` when it runs already."""
+        """Serve until `stop()`.
+
+        Raises `ConfigurationError` when the store's settings contradict what is recorded in it,
+        and `RuntimeError` when the worker runs already.
+        """
         if self._stopping is not None:
             raise RuntimeError("this worker is running already")
         self._stopping = anyio.Event()
@@ -172,7 +193,12 @@ class WorkflowWorker:
                     loops.cancel_scope.cancel()
                 await self._drain()
                 group.cancel_scope.cancel()
-            self._is_ready(task_status)  # whoever waits for a worker that was stopped early is let go
+            if not self.ready.is_set():
+                task_status.started()  # whoever waits for a worker that was stopped early is let go
+        except BaseExceptionGroup as group_of_errors:
+            if (fault := _first(group_of_errors.subgroup(ConfigurationError))) is None:
+                raise
+            raise fault from None
         finally:
             await self._close(leases)
 

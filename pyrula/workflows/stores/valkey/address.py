@@ -118,7 +118,9 @@ def _check(url: str) -> tuple[str, list[str]]:
     except ValueError:
         raise ConfigurationError(_UNREADABLE) from None
     if scheme not in _SCHEMES:
-        raise ConfigurationError(f"a Valkey URL begins with one of {', '.join(f'{name}://' for name in _SCHEMES)}")
+        raise ConfigurationError(
+            f"a Valkey URL begins with one of {', '.join(f'{name}://' for name in (*_SCHEMES, 'embedded'))}"
+        )
     if bad or (scheme != "unix" and path and not path.isdigit()):
         raise ConfigurationError(_UNREADABLE)
     options = list(parse_qs(parts.query, keep_blank_values=True))

@@ -65,6 +65,7 @@ class Server:
         self._subscriptions: LoopLocal[Subscriptions] | None = None
         self._sync: valkey.Valkey | None = None
         library_ = library()
+        self._agreed: set[str] = set()  # names whose recorded shard count is ours
         self._names = {
             name: library_.function(name).encode()
             for name in (
@@ -265,10 +266,26 @@ class Server:
         recorded, _ = await self.commands(
             [("SET", key, self.keys.shard_count, "NX", "GET"), ("SADD", self.keys.workflows, workflow)]
         )
-        if recorded is not None and int(recorded) != self.keys.shard_count:
+        self._agree(workflow, recorded)
+        (await self.wire()).noted.add(workflow)
+
+    async def check(self, workflows: Sequence[str]) -> None:
+        """Make sure, once for each name, that what is read was written with our shard count. Notes nothing.
+
+        Raises `ConfigurationError` as `register` does.
+        """
+        new = [name for name in workflows if name not in self._agreed]
+        found = await self.commands([("GET", self.keys.count_key(name)) for name in new])
+        for name, recorded in zip(new, found, strict=True):
+            self._agree(name, recorded)
+
+    def _agree(self, workflow: str, recorded: bytes | None) -> None:
+        if recorded is None:
+            return
+        if int(recorded) != self.keys.shard_count:
             raise ConfigurationError(
                 f"workflow {workflow!r} is kept in {int(recorded)} shards in namespace {self.keys.namespace!r}, "
                 f"this store has shard_count={self.keys.shard_count}; "
                 f"use {int(recorded)}, or drain the name and delete its record"
             )
-        (await self.wire()).noted.add(workflow)
+        self._agreed.add(workflow)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import orjson
 
@@ -34,6 +34,7 @@ from pyrula.contracts.store import (
 )
 from pyrula.workflows.stores.valkey import replies
 from pyrula.workflows.stores.valkey.following import bells, tail, wait_end
+from pyrula.workflows.stores.valkey.renewals import lost, renewals
 from pyrula.workflows.stores.valkey.scan import Filter, count, listing
 from pyrula.workflows.stores.valkey.server import Server
 from pyrula.workflows.stores.valkey.shards import DueTimes, HotShards, ServerClock
@@ -140,6 +141,7 @@ class ValkeyStore:
 
     async def deliver(self, workflow: str, run_id: str, message: Message) -> Delivery:
         """Put a message into a run's inbox."""
+        await self._server.check([workflow])
         answer, status = await self._server.function(
             "deliver",
             self._keys.prefix(workflow, run_id),
@@ -314,43 +316,15 @@ class ValkeyStore:
         ):
             raise ClaimLost(f"run {claim.run_id!r} is no longer held under epoch {claim.epoch}")
 
-    def _renewals(self, leases: Sequence[Lease], lease_ms: int) -> tuple[list[tuple[Any, ...]], list[dict[str, Lease]]]:
-        """The calls that renew these leases, and for each call its leases by run id.
-
-        One call a shard, unless a run stands there twice (a worker that holds it anew while its
-        old attempt is still ending): answers name runs, so the second goes into another call.
-        """
-        groups: dict[tuple[bytes, int], dict[str, Lease]] = {}
-        for lease in leases:
-            prefix = self._keys.prefix(lease.workflow, lease.run_id)
-            layer = 0
-            while lease.run_id in groups.setdefault((prefix, layer), {}):
-                layer += 1
-            groups[prefix, layer][lease.run_id] = lease
-        calls = [
-            (
-                "heartbeat",
-                prefix,
-                lease_ms,
-                *(part for lease in group.values() for part in (lease.run_id, lease.epoch, lease.token)),
-            )
-            for (prefix, _), group in groups.items()
-        ]
-        return calls, list(groups.values())
-
-    @staticmethod
-    def _lost(answers: Sequence[Sequence[bytes]], groups: Sequence[dict[str, Lease]]) -> list[Lease]:
-        return [group[run_id.decode()] for answer, group in zip(answers, groups, strict=True) for run_id in answer]
-
     async def heartbeat(self, leases: Sequence[Lease], *, lease_ms: int) -> list[Lease]:
         """Renew leases; gives the lost ones."""
-        calls, groups = self._renewals(leases, lease_ms)
-        return self._lost(await self._server.functions(calls), groups)
+        calls, groups = renewals(self._keys, leases, lease_ms)
+        return lost(await self._server.functions(calls), groups)
 
     def heartbeat_sync(self, leases: Sequence[Lease], *, lease_ms: int) -> list[Lease]:
         """Renew leases from a thread."""
-        calls, groups = self._renewals(leases, lease_ms)
-        return self._lost(self._server.functions_sync(calls), groups) if calls else []
+        calls, groups = renewals(self._keys, leases, lease_ms)
+        return lost(self._server.functions_sync(calls), groups) if calls else []
 
     async def sweep(self, workflow: str, *, limit: int, requeue_budget: int, keep_ms: int) -> int:
         """Requeue what lost its worker, delete what is over, in the shards that have either."""
@@ -403,6 +377,7 @@ class ValkeyStore:
 
     async def terminate(self, workflow: str, run_id: str, entry_data: bytes, *, keep_ms: int) -> RunStatus:
         """End a run from outside."""
+        await self._server.check([workflow])
         prefix = self._keys.prefix(workflow, run_id)
         answer, status = await self._server.function("terminate", prefix, run_id, entry_data, keep_ms)
         if answer == b"NONE":
@@ -411,6 +386,7 @@ class ValkeyStore:
 
     async def revive(self, workflow: str, run_id: str, entry_data: bytes) -> RunStatus:
         """Queue a failed run again."""
+        await self._server.check([workflow])
         prefix = self._keys.prefix(workflow, run_id)
         answer, status = await self._server.function("revive", prefix, run_id, entry_data, new_id())
         if answer == b"NONE":
@@ -423,6 +399,7 @@ class ValkeyStore:
 
     async def load(self, workflow: str, run_id: str, *, ends: bool = True) -> RunRecord:
         """One run."""
+        await self._server.check([workflow])
         prefix = self._keys.prefix(workflow, run_id)
         flat, first, last = await self._server.function("load", prefix, run_id, "1" if ends else "0")
         if not flat:
@@ -433,6 +410,7 @@ class ValkeyStore:
         self, workflow: str, run_id: str, *, after: int = 0, limit: int = _JOURNAL_PAGE
     ) -> TailChunk:
         """Journal entries behind `after`."""
+        await self._server.check([workflow])
         key = self._keys.prefix(workflow, run_id) + b"log:" + run_id.encode()
         return replies.stream_entries(await self._server.command("XRANGE", key, f"({after}-0", "+", "COUNT", limit))
 
@@ -458,6 +436,7 @@ class ValkeyStore:
         cursor: str | None = None,
     ) -> Listing:
         """Runs that match, newest first."""
+        await self._server.check(workflows)
         wanted = Filter(status, owner, attributes, submitted_after, submitted_before)
         return await listing(self._server, workflows, wanted, limit, cursor)
 
@@ -472,6 +451,7 @@ class ValkeyStore:
         submitted_before: int | None = None,
     ) -> int:
         """How many runs match."""
+        await self._server.check(workflows)
         return await count(
             self._server, workflows, Filter(status, owner, attributes, submitted_after, submitted_before)
         )
