@@ -42,7 +42,7 @@ $(READY):
 	touch $@
 
 test: $(READY) ## run every test but the soak, against real servers
-	$(PY) -m pytest $(WATCHDOG) $(ARGS)
+	$(PY) -m pytest $(WATCHDOG) -n 2 --dist loadfile $(ARGS)
 
 check: lint types floors snippets ## all that reads the code without running it
 

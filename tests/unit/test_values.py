@@ -125,7 +125,7 @@ from tests.unit.values_samples import (
         (ITEM, Item, None),
         (Order(ID, NOON, [ITEM], Colour.PAIR), Order, None),
         (
-            Model(name="n", at=NOON, tags={"b", "a"}, prices=(Decimal("1.0"),), point=Point(1, NOON), Alias=3),
+            Model(name="n", at=NOON, tags={"a"}, prices=(Decimal("1.0"),), point=Point(1, NOON), Alias=3),
             Model,
             None,
         ),
