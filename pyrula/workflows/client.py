@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import anyio
@@ -14,7 +14,6 @@ import orjson
 from pyrula.actors.tracing import acting, submitted
 from pyrula.contracts.errors import (
     IdempotencyConflict,
-    InvalidInput,
     RunCancelled,
     RunEnded,
     RunFailed,
@@ -22,14 +21,15 @@ from pyrula.contracts.errors import (
     RunTimedOut,
     WrongRunState,
 )
-from pyrula.contracts.events import TERMINAL_TYPES, Event, parse, to_micros
-from pyrula.contracts.ids import check_id, check_workflow_name, digest, new_id, run_id_for_key
+from pyrula.contracts.events import TERMINAL_TYPES, Event, parse
+from pyrula.contracts.ids import check_id, check_workflow_name, new_id
 from pyrula.contracts.mail import MailKind, pack
 from pyrula.contracts.runs import Page, Run, RunStatus
-from pyrula.contracts.store import Message, NewRun, RunRecord, Store
+from pyrula.contracts.store import Message, RunRecord, Store
 from pyrula.contracts.values import DEFAULT_LIMIT, InputSpec, decode_json, encode
 from pyrula.workflows.records import TERMINAL_STATUS, run_of
 from pyrula.workflows.registry import Workflow, registry
+from pyrula.workflows.submission import checked_key, filters, found, new_run
 
 __all__ = ["WorkflowClient"]
 
@@ -102,7 +102,7 @@ class WorkflowClient:
 
         Every submission is checked before the first is sent.
         """
-        new = [_new_run(self._limit, **submission) for submission in submissions]
+        new = [new_run(self._limit, **submission) for submission in submissions]
         answers = await submitted(self.store, new)
         runs = []
         for run, answer in zip(new, answers, strict=True):
@@ -140,7 +140,7 @@ class WorkflowClient:
 
     async def get(self, name: str, run_id: str) -> Run:
         """One run, with its input, result and error. Raises `RunNotFound`."""
-        return run_of(await self.store.load(name, run_id))
+        return run_of(await self.store.load(*found(name, run_id)))
 
     async def result(self, name: str, run_id: str, timeout: float | None = None) -> Any:
         """Wait for a run's end and give its result, decoded by the workflow's annotation where it is known here.
@@ -148,6 +148,7 @@ class WorkflowClient:
         Raises `RunFailed`, `RunCancelled` or `RunTerminated`, each with the run's `code` and
         `detail`; `RunTimedOut` when the run did, or when `timeout` seconds have passed.
         """
+        found(name, run_id)
         deadline = None if timeout is None else time.monotonic() + timeout
         fresh = self._fresh.pop(run_id, _NOT_FRESH) is None
         if not fresh:
@@ -180,7 +181,7 @@ class WorkflowClient:
 
     async def events(self, name: str, run_id: str, follow: bool = False) -> AsyncGenerator[Event, None]:
         """The run's journal, oldest first; with `follow`, what comes until the run ends, too. Raises `RunNotFound`."""
-        await self.store.load(name, run_id, ends=False)
+        await self.store.load(*found(name, run_id), ends=False)
         last = 0
         while chunk := await self.store.read_journal(name, run_id, after=last):
             for seq, raw in chunk:
@@ -207,7 +208,7 @@ class WorkflowClient:
 
     async def stream(self, name: str, run_id: str) -> AsyncGenerator[Any, None]:
         """The run's output chunks (`ctx.stream`), from the first one, live until the run ends. Raises `RunNotFound`."""
-        await self.store.load(name, run_id, ends=False)
+        await self.store.load(*found(name, run_id), ends=False)
         async with self.store.tail(name, run_id, output=True) as chunks:
             while True:
                 ended = (await self.store.load(name, run_id, ends=False)).status.ended
@@ -232,7 +233,7 @@ class WorkflowClient:
         """Runs that match, newest first, without their inputs and results."""
         listing = await self.store.listing(
             await self._names(name),
-            **_filters(status, owner, attributes, submitted_after, submitted_before),
+            **filters(status, owner, attributes, submitted_after, submitted_before),
             limit=limit,
             cursor=cursor,
         )
@@ -250,7 +251,7 @@ class WorkflowClient:
     ) -> int:
         """How many runs match."""
         return await self.store.count(
-            await self._names(name), **_filters(status, owner, attributes, submitted_after, submitted_before)
+            await self._names(name), **filters(status, owner, attributes, submitted_after, submitted_before)
         )
 
     async def _names(self, name: str | None) -> Sequence[str]:
@@ -258,7 +259,7 @@ class WorkflowClient:
 
     async def committed(self, name: str, run_id: str) -> dict[str, Any]:
         """The values a run has published with `ctx.commit`."""
-        return {key: orjson.loads(raw) for key, raw in (await self.store.committed(name, run_id)).items()}
+        return {key: orjson.loads(raw) for key, raw in (await self.store.committed(*found(name, run_id))).items()}
 
     # --- doing --------------------------------------------------------------------------
 
@@ -267,7 +268,7 @@ class WorkflowClient:
     ) -> None:
         """Send a signal, kept until the run waits for it. Raises `RunNotFound`, or `WrongRunState` after the end."""
         check_id(signal, "signal")
-        message_id = new_id() if idempotency_key is None else f"k:{idempotency_key}"
+        message_id = new_id() if idempotency_key is None else f"k:{checked_key(idempotency_key)}"
         await self._deliver(name, run_id, (MailKind.SIGNAL, message_id, signal, payload), f"signal:{signal}")
 
     async def resume(self, name: str, run_id: str, answer: Any, key: str | None = None) -> None:
@@ -275,16 +276,17 @@ class WorkflowClient:
 
         Raises `RunNotFound`, or `WrongRunState` when the run has ended or has no open question.
         """
-        found = await self._open_question(name, run_id, key)
-        if found is None and key is None:
+        question = await self._open_question(name, run_id, key)
+        if question is None and key is None:
             status = (await self.store.load(name, run_id, ends=False)).status
             raise WrongRunState(name, run_id, status, "it has no open question to answer")
         # The first answer to a question counts: the message's id is the question's own.
-        asked, message_id = found or (key or "", new_id())
+        asked, message_id = question or (key or "", new_id())
         await self._deliver(name, run_id, (MailKind.ANSWER, message_id, asked, answer), f"interrupt:{asked}")
 
     async def _open_question(self, name: str, run_id: str, key: str | None) -> tuple[str, str] | None:
         """The name of the open question (the one under `key`, if given) and the id its answer carries."""
+        found(name, run_id)
         opened: dict[str, str] = {}
         last = 0
         while chunk := await self.store.read_journal(name, run_id, after=last):
@@ -304,6 +306,7 @@ class WorkflowClient:
     async def terminate(self, name: str, run_id: str, reason: str | None = None) -> Run:
         """End a run at once, without its worker and without clean-up. Raises as `cancel` does."""
         ttl = getattr(self.store, "completed_ttl", 86400.0)
+        found(name, run_id)
         data = encode({"reason": reason}, path="reason")
         with acting("terminate", name, run_id):
             before = await self.store.terminate(name, run_id, data, keep_ms=int(ttl * 1000))
@@ -317,6 +320,7 @@ class WorkflowClient:
 
         Raises `RunNotFound`, or `WrongRunState` when it has not failed.
         """
+        found(name, run_id)
         with acting("retry", name, run_id):
             await self.store.revive(name, run_id, encode({"by": "operator"}, path="data"))
         return await self.get(name, run_id)
@@ -324,86 +328,12 @@ class WorkflowClient:
     async def _deliver(
         self, name: str, run_id: str, mail: tuple[str, str, str, Any], topic: str, *, control: bool = False
     ) -> None:
-        check_workflow_name(name)
+        found(name, run_id)
         raw = pack(*mail, limit=self._limit)
         with acting(mail[0], name, run_id, topic):
             delivery = await self.store.deliver(name, run_id, Message(mail[1], topic, raw, control))
         if not delivery.accepted:
             raise WrongRunState(name, run_id, delivery.status, "it takes no more messages")
-
-
-def _new_run(
-    limit: int,
-    workflow: str | Workflow,
-    input: Mapping[str, Any] | None = None,
-    *,
-    owner: str | None = None,
-    run_id: str | None = None,
-    idempotency_key: str | None = None,
-    delay: float | None = None,
-    start_at: datetime | None = None,
-    priority: int = 0,
-    attributes: Mapping[str, Any] | None = None,
-) -> NewRun:
-    known = workflow if isinstance(workflow, Workflow) else registry.get(workflow)
-    name = known.name if known is not None else check_workflow_name(str(workflow))
-    raw = known.spec.check(input, limit=limit) if known is not None else _encode_unknown(name, input, limit)
-    if run_id is not None and idempotency_key is not None:
-        raise InvalidInput("give a run_id or an idempotency_key, not both", "run_id")
-    if delay is not None and start_at is not None:
-        raise InvalidInput("give a delay or a start_at, not both", "delay")
-    if start_at is not None and start_at.tzinfo is None:
-        raise InvalidInput(f"start_at needs an aware datetime, not {start_at!r}", "start_at")
-    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > 1_000_000:
-        raise InvalidInput(f"priority={priority!r}: a whole number between -1000000 and 1000000", "priority")
-    if idempotency_key is not None:
-        run_id = run_id_for_key(name, idempotency_key)
-    headers: dict[str, Any] = {"version": known.version} if known is not None and known.version is not None else {}
-    delay_ms = None if delay is None else int(delay * 1000)
-    start = None if start_at is None else to_micros(start_at.astimezone(UTC))
-    headers |= {"delay_ms": delay_ms} if delay_ms else {"start_at": start} if start else {}
-    return NewRun(
-        workflow=name,
-        run_id=new_id() if run_id is None else check_id(run_id, "run_id"),
-        input=raw,
-        input_digest=digest(raw),
-        owner="" if owner is None else check_id(owner, "owner"),
-        priority=priority,
-        delay_ms=delay_ms,
-        start_at=start,
-        attributes=encode(dict(attributes or {}), path="attributes"),
-        headers=orjson.dumps(headers),
-    )
-
-
-def _encode_unknown(name: str, input: Mapping[str, Any] | None, limit: int) -> bytes:
-    """The input of a workflow that this process does not know: encoded, not checked."""
-    if input is not None and not isinstance(input, Mapping):
-        raise InvalidInput(f"workflow {name!r}, input: expected a dict, found {type(input).__name__}")
-    return encode(dict(input or {}), path="input", limit=limit, canonical=True)
-
-
-def _filters(
-    status: str | RunStatus | None,
-    owner: str | None,
-    attributes: Mapping[str, Any] | None,
-    after: datetime | None,
-    before: datetime | None,
-) -> dict[str, Any]:
-    try:
-        wanted = None if status is None else RunStatus(status)
-    except ValueError:
-        raise InvalidInput(f"status {status!r} is none of {', '.join(RunStatus)}", "status") from None
-    for when in (after, before):
-        if when is not None and when.tzinfo is None:
-            raise InvalidInput(f"an aware datetime is needed, not {when!r}", "submitted_after")
-    return {
-        "status": wanted,
-        "owner": owner,
-        "attributes": dict(attributes) if attributes else None,
-        "submitted_after": None if after is None else to_micros(after.astimezone(UTC)),
-        "submitted_before": None if before is None else to_micros(before.astimezone(UTC)),
-    }
 
 
 def _result_of(run: Run) -> Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
+
 from pyrula.actors.attempt import Attempt, Settings
 from pyrula.actors.running import run_attempt
 from pyrula.actors.supervision import OutageLog
@@ -10,6 +13,7 @@ from pyrula.contracts.events import Event
 from pyrula.contracts.store import Store
 from pyrula.workflows.client import WorkflowClient
 from pyrula.workflows.registry import registry
+from pyrula.workflows.submission import found
 from pyrula.workflows.worker import body_of
 
 __all__ = ["InlineWorkflowRunner"]
@@ -33,11 +37,28 @@ class InlineWorkflowRunner:
         item = registry.get(name)
         if item is None:
             raise ConfigurationError(f"workflow {name!r} is not registered; import the module that defines it")
-        await self.store.load(name, run_id, ends=False)
+        await self.store.load(*found(name, run_id), ends=False)
         claim = await self.store.claim_run(name, run_id, worker="inline", lease_ms=_LEASE_MS)
         if claim is not None:
-            await run_attempt(Attempt(self.store, claim, body_of(item), settings=Settings(), outage=_Plain()))
+            await _run(Attempt(self.store, claim, body_of(item), settings=Settings(), outage=_Plain()))
         return [event async for event in self.client.events(name, run_id)]
+
+
+async def _run(attempt: Attempt) -> None:
+    """Run an attempt in a task of its own: a caller that gives up is told apart from a body that does."""
+    errors: list[Exception] = []
+
+    async def run() -> None:
+        try:
+            await run_attempt(attempt)
+        except Exception as error:  # noqa: BLE001 - the caller gets it as it is, not in a group
+            errors.append(error)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+    await checkpoint_if_cancelled()
+    if errors:
+        raise errors[0]
 
 
 class _Plain(OutageLog):
