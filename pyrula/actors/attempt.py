@@ -34,7 +34,7 @@ from pyrula.contracts.errors import (
 from pyrula.contracts.events import EventType, parse
 from pyrula.contracts.mail import Mail, MailKind, parse_mail
 from pyrula.contracts.options import Retry
-from pyrula.contracts.store import Claim, Parking, Store
+from pyrula.contracts.store import Claim, Lease, Parking, Store
 from pyrula.contracts.values import decode, encode
 
 __all__ = ["Attempt", "Body", "Settings"]
@@ -62,6 +62,7 @@ class Settings:
     cancel_timeout: float = 5.0
     completed_ttl: float = 86400.0
     payload_limit: int = 1_048_576
+    lock_ttl: float = math.inf
     threads: anyio.CapacityLimiter | None = None
 
 
@@ -94,6 +95,8 @@ class Attempt:
         self.observer: Observer | None = None  # set while it is run, where somebody listens
         self.loop: Loop = current_loop()
         self._anchor = time.monotonic()
+        self.lease_until = self._anchor + settings.lock_ttl
+        """Until then (monotonic) the run is surely this attempt's; moved on by whoever renews the lease."""
         self.journal = Journal(parse(seq, raw) for seq, raw in claim.entries)
         self.recorder = Recorder(store, claim, self.now, outage)
         self.guard = Guard(board or Board(), claim.run_id)
@@ -164,7 +167,13 @@ class Attempt:
 
     def open(self) -> bool:
         """True when a live call may start without waiting: the usual case."""
-        return self.over is None and not self.closing and not self.cancel.pending and self.fatal is None
+        return (
+            self.over is None
+            and not self.closing
+            and not self.cancel.pending
+            and self.fatal is None
+            and time.monotonic() < self.lease_until
+        )
 
     async def admit(self) -> None:
         """Let a live call start, or raise what ends it instead."""
@@ -178,10 +187,26 @@ class Attempt:
                 if self._door is None:
                     self._door = anyio.Event()
                 await self._door.wait()
+            elif time.monotonic() >= self.lease_until:
+                await self._confirm_lease()
             elif self.journal.cancel_seq and not self.journal.cancel_due:
                 await self._replayed_up_to_cancel()
             else:
                 await self._deliver_cancel()
+
+    async def _confirm_lease(self) -> None:
+        """Ask whether the run is still this attempt's, before it does what another may have done already.
+
+        Its lease was not renewed in time: the process stood still, or the store was away for long.
+        """
+        until = time.monotonic() + self.settings.lock_ttl
+        lease = Lease(self.claim.workflow, self.claim.run_id, self.claim.epoch, self.claim.token)
+        lease_ms = int(self.settings.lock_ttl * 1000)
+        if await self.recorder.through_outages(lambda: self.store.heartbeat([lease], lease_ms=lease_ms)):
+            raise self.close(
+                ClaimLost(f"the lease of run {self.claim.run_id!r} ran out, and the run went on without it")
+            )
+        self.lease_until = until
 
     async def _replayed_up_to_cancel(self) -> None:
         """Wait until other tasks have taken what was recorded before the cancel request."""

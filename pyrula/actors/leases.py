@@ -21,6 +21,8 @@ __all__ = ["LeaseThread"]
 
 log = logging.getLogger("pyrula.worker")
 _TICK: Final = 0.25
+# After a renewal that failed, so many times as often.
+_HASTE: Final = 10
 
 
 class LeaseThread:
@@ -76,8 +78,9 @@ class LeaseThread:
             self._watch(blocked)
             if time.monotonic() >= due:
                 due = time.monotonic() + self._every
-                if blocked < self._give_up_after:
-                    self._renew_all()
+                if blocked < self._give_up_after and not self._renew_all():
+                    # Every moment counts now: the leases go on running out while the store is away.
+                    due = time.monotonic() + self._every / _HASTE
 
     def _watch(self, blocked: float) -> None:
         if blocked < self._warn_after + _TICK:
@@ -95,15 +98,20 @@ class LeaseThread:
                 culprit,
             )
 
-    def _renew_all(self) -> None:
+    def _renew_all(self) -> bool:
+        """False when the store could not be reached."""
         leases = self._current()
         if not leases:
-            return
+            return True
         try:
             self.lost.extend(self._renew(leases))
-            self._away = False
-        except PyrulaError as error:
-            # The next round tries again; until then other loops have logged the outage, too.
+        except Exception as error:
+            # Said once; the next round tries again. Nothing may end this thread but `stop`.
             if not self._away:
                 self._away = True
-                log.warning("leases could not be renewed: %s", error)
+                log.warning(
+                    "leases could not be renewed: %s", error, exc_info=None if isinstance(error, PyrulaError) else error
+                )
+            return False
+        self._away = False
+        return True

@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ from pyrula.contracts.errors import (
     PyrulaError,
     ReplayInputChanged,
     Shutdown,
+    StoreUnavailable,
 )
 from pyrula.contracts.ids import new_id
 from pyrula.contracts.options import WorkerOptions
@@ -92,6 +93,11 @@ def _first(group: BaseExceptionGroup[ConfigurationError] | None) -> Configuratio
     return None
 
 
+def _is_of(lease: Lease, attempt: Attempt) -> bool:
+    """Whether this lease is the one that the attempt holds its run under."""
+    return (lease.epoch, lease.token) == (attempt.claim.epoch, attempt.claim.token)
+
+
 class _Doorbell:
     """An event that can be rung again and again; ringing it twice before anyone looks counts once."""
 
@@ -144,6 +150,7 @@ class WorkflowWorker:
         self._idle: anyio.Event | None = None
         self._over: list[Attempt] = []
         self._asking: set[anyio.CancelScope] = set()
+        self._early: set[tuple[str, str]] = set()  # bells of runs whose claims are perhaps on their way
         self._runners = RunnerPool(self._attempt)
         self._joins = store if isinstance(store, JoinsCalls) else None
         self._lease_ms = int(getattr(store, "lock_ttl", 30.0) * 1000)
@@ -173,6 +180,7 @@ class WorkflowWorker:
             cancel_timeout=self.options.cancel_timeout,
             completed_ttl=getattr(self.store, "completed_ttl", 86400.0),
             payload_limit=self.options.payload_limit,
+            lock_ttl=self._lease_ms / 1000,
             threads=anyio.CapacityLimiter(min(32, (os.cpu_count() or 1) + 4)),
         )
         leases = self._lease_thread()
@@ -267,19 +275,32 @@ class WorkflowWorker:
     def _renew_from_thread(self, leases: Sequence[Lease]) -> list[Lease]:
         if not isinstance(self.store, LeaseKeeper):
             return []  # then `_heartbeat_loop` does it
-        return self.store.heartbeat_sync(leases, lease_ms=self._lease_ms)
+        until = time.monotonic() + self._lease_ms / 1000
+        lost = self.store.heartbeat_sync(leases, lease_ms=self._lease_ms)
+        self._extend(leases, lost, until)
+        return lost
 
     async def _heartbeat_loop(self) -> None:
         """Renew leases from the event loop, for a store that cannot do it from a thread."""
         while True:
             await anyio.sleep(self._lease_ms / 3000)
             if leases := self._leases():
-                self._end_lost(await self.store.heartbeat(leases, lease_ms=self._lease_ms))
+                until = time.monotonic() + self._lease_ms / 1000
+                lost = await self.store.heartbeat(leases, lease_ms=self._lease_ms)
+                self._extend(leases, lost, until)
+                self._end_lost(lost)
+
+    def _extend(self, leases: Iterable[Lease], lost: Collection[Lease], until: float) -> None:
+        """Let attempts know how long their leases last; called from the lease thread, too."""
+        for lease in leases:
+            attempt = self._attempts.get((lease.workflow, lease.run_id))
+            if attempt is not None and _is_of(lease, attempt) and lease not in lost:
+                attempt.lease_until = until
 
     def _end_lost(self, lost: Iterable[Lease]) -> None:
         for lease in lost:
             attempt = self._attempts.get((lease.workflow, lease.run_id))
-            if attempt is not None and attempt.claim.epoch == lease.epoch:
+            if attempt is not None and _is_of(lease, attempt):
                 attempt.stop(ClaimLost(f"the lease of run {lease.run_id!r} is lost"))
 
     def _leases(self) -> list[Lease]:
@@ -323,6 +344,7 @@ class WorkflowWorker:
             self._outage.succeeded()
             self._ring_all()
             self._is_ready(task_status)
+            await self._look_into_inboxes()
             while True:
                 await self._heard(await listener.next())
 
@@ -341,13 +363,29 @@ class WorkflowWorker:
             self._timer_bell.ring()
         elif bell.kind == BellKind.LOOK:
             self._ring_all()
+            await self._look_into_inboxes()
         attempt = self._attempts.get((bell.workflow, bell.run_id))
         if attempt is None:
+            if bell.kind == BellKind.INBOX and self._asking:
+                self._early.add((bell.workflow, bell.run_id))
             return
         if bell.kind == BellKind.ENDED:
             attempt.stop(ClaimLost(f"run {bell.run_id!r} was ended from outside"))
         elif bell.kind == BellKind.INBOX:
             attempt.receive(await self.store.inbox(attempt.claim))
+
+    async def _look_into_inboxes(self) -> None:
+        """Bells were missed: a message may have come to any run that is held, a cancel among them."""
+        for attempt in list(self._attempts.values()):
+            attempt.receive(await self.store.inbox(attempt.claim))
+
+    async def _look_again(self, attempt: Attempt) -> None:
+        """A bell for this run was heard before its claim was: the message may have come after the claim."""
+        try:
+            attempt.receive(await self.store.inbox(attempt.claim))
+        except StoreUnavailable as error:
+            # With the store away bells are missed, and all inboxes are looked into afterwards.
+            self._outage.failed(error)
 
     async def _claim_loop(self, name: str, group: TaskGroup, settings: Settings) -> None:
         """Claim while there is work and room; else wait for a bell, or for the poll that slows down."""
@@ -371,6 +409,8 @@ class WorkflowWorker:
             self._outage.succeeded()
             for claim in claims:
                 self._start(claim, group, settings)
+            if not self._asking:
+                self._early.clear()
             if self._joins is not None and claims:
                 self._joins.expect(len(claims))
             if batch.more or len(claims) == places:
@@ -396,8 +436,14 @@ class WorkflowWorker:
             log.exception("run %s: its journal cannot be read; its claim is left to run out", claim.run_id)
             self._capacity.give_back(1)
             return
-        self._attempts[claim.workflow, claim.run_id] = attempt
+        key = (claim.workflow, claim.run_id)
+        former = self._attempts.get(key)
+        if former is not None:
+            former.stop(ClaimLost(f"run {claim.run_id!r} was claimed anew"))
+        self._attempts[key] = attempt
         self._runners.start(group, attempt)
+        if key in self._early:
+            group.start_soon(self._look_again, attempt)
 
     async def _attempt(self, attempt: Attempt) -> None:
         run_id = attempt.claim.run_id
