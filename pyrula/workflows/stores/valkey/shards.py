@@ -45,14 +45,25 @@ class HotShards:
 
 
 class DueTimes:
-    """The earliest timer of each shard of one workflow (microseconds), as far as it is known."""
+    """The earliest timer of each shard of one workflow (microseconds), as far as it is known.
 
-    __slots__ = ("_due", "_read_at", "listeners")
+    Bells overtake answers: what was told after a question was asked stands beside its answer. A
+    question is known by the `mark` taken before it.
+    """
+
+    __slots__ = ("_due", "_events", "_forgot", "_read_at", "_told", "listeners")
 
     def __init__(self) -> None:
         self._due: dict[int, int] = {}
+        self._told: dict[int, tuple[int, int]] = {}  # shard -> the event's number, what it told last
+        self._events = 0
+        self._forgot = 0
         self._read_at: float | None = None
         self.listeners = 0
+
+    def mark(self) -> int:
+        """Where the news stand now; to be taken before the server is asked."""
+        return self._events
 
     def fresh(self, monotonic: float) -> bool:
         """True while what is known can be trusted: read lately, and bells heard since."""
@@ -60,24 +71,37 @@ class DueTimes:
 
     def forget(self) -> None:
         """Bells were lost: read again before the next answer."""
+        self._events += 1
+        self._forgot = self._events
         self._read_at = None
 
-    def replace(self, due: dict[int, int], monotonic: float) -> None:
-        """What a full read has found."""
+    def replace(self, due: dict[int, int], monotonic: float, since: int) -> None:
+        """What a full read has found that began at `since`."""
         self._due = due
-        self._read_at = monotonic
+        for shard, (event, told) in self._told.items():
+            if event > since:
+                self._take(shard, told)
+        self._read_at = monotonic if self._forgot <= since else None
 
     def nearer(self, shard: int, due: int) -> None:
         """A bell told of a timer."""
-        known = self._due.get(shard)
-        if known is None or due < known:
-            self._due[shard] = due
+        self._events += 1
+        self._told[shard] = (self._events, due)
+        self._take(shard, due)
 
-    def set(self, shard: int, due: int | None) -> None:
-        """What a shard itself has just answered."""
+    def set(self, shard: int, due: int | None, since: int) -> None:
+        """What a shard itself has answered to a question asked at `since`."""
+        event, told = self._told.get(shard, (0, 0))
         if due is None:
             self._due.pop(shard, None)
         else:
+            self._due[shard] = due
+        if event > since:
+            self._take(shard, told)
+
+    def _take(self, shard: int, due: int) -> None:
+        known = self._due.get(shard)
+        if known is None or due < known:
             self._due[shard] = due
 
     def earliest(self) -> int | None:

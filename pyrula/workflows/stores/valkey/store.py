@@ -90,7 +90,8 @@ class ValkeyStore:
         self._hot: dict[str, HotShards] = {}
         self._due: dict[str, DueTimes] = {}
         self._clock = ServerClock()
-        self._held: dict[tuple[str, str], bytes] = {}  # what this process has claimed, and the prefixes
+        # What this process has claimed: the shard's prefix, and the claim's epoch.
+        self._held: dict[tuple[str, str], tuple[bytes, int]] = {}
         self._unsure: set[bytes] = set()
 
     def __repr__(self) -> str:
@@ -200,7 +201,7 @@ class ValkeyStore:
                 hot.add(shard)
             claims.extend(replies.claim(workflow, now, item) for item in answer[2:])
         for claim in claims:
-            self._held[claim.workflow, claim.run_id] = self._keys.prefix(claim.workflow, claim.run_id)
+            self._held[workflow, claim.run_id] = (self._keys.prefix(workflow, claim.run_id), claim.epoch)
         return ClaimBatch(claims, bool(hot))
 
     async def claim_run(self, workflow: str, run_id: str, *, worker: str, lease_ms: int) -> Claim | None:
@@ -217,8 +218,9 @@ class ValkeyStore:
         self._clock.update(int(now), time.monotonic())
         if not found:
             return None
-        self._held[workflow, run_id] = prefix
-        return replies.claim(workflow, int(now), found[0])
+        claim = replies.claim(workflow, int(now), found[0])
+        self._held[workflow, run_id] = (prefix, claim.epoch)
+        return claim
 
     def expect(self, callers: int) -> None:
         """So many tasks were just woken and are about to call this store."""
@@ -226,16 +228,19 @@ class ValkeyStore:
 
     async def _disown(self, worker: str, prefixes: Sequence[bytes]) -> None:
         for prefix in self._unsure.intersection(prefixes):
-            known = [run_id for (_, run_id), held in self._held.items() if held == prefix]
+            known = [run_id for (_, run_id), (held, _) in self._held.items() if held == prefix]
             await self._server.function("disown", prefix, worker, *known)
             self._unsure.discard(prefix)
 
     def _prefix(self, claim: Claim) -> bytes:
         held = self._held.get((claim.workflow, claim.run_id))
-        return self._keys.prefix(claim.workflow, claim.run_id) if held is None else held
+        return self._keys.prefix(claim.workflow, claim.run_id) if held is None else held[0]
 
     def _let_go(self, claim: Claim) -> None:
-        self._held.pop((claim.workflow, claim.run_id), None)
+        """Forget this claim of a run; one that has been made since stays."""
+        key = (claim.workflow, claim.run_id)
+        if (held := self._held.get(key)) is not None and held[1] <= claim.epoch:
+            del self._held[key]
 
     async def append(self, claim: Claim, seq: int, entries: Sequence[bytes], *, consumed: Sequence[bytes] = ()) -> None:
         """Append entries after `seq`."""
@@ -342,11 +347,12 @@ class ValkeyStore:
         """The earliest timer; from memory while bells are heard, else read from all shards that have timers."""
         due = self._due.setdefault(workflow, DueTimes())
         if not due.fresh(time.monotonic()):
+            since = due.mark()
             names = [p + b"timers" for p in self._keys.shards(workflow)]
             found = await self._server.existing(names)
             first = await self._server.commands([("ZRANGE", names[n], 0, 0, "WITHSCORES") for n in found])
             known = {n: int(float(answer[1])) for n, answer in zip(found, first, strict=True) if answer}
-            due.replace(known, time.monotonic())
+            due.replace(known, time.monotonic(), since)
         return due.earliest()
 
     async def wake(self, workflow: str, *, limit: int) -> int:
@@ -355,10 +361,11 @@ class ValkeyStore:
         await self.next_due(workflow)
         shards = self._keys.shards(workflow)
         asked = due.due(await self.now())
+        since = due.mark()
         answers = await self._server.functions([("wake", shards[n], limit) for n in asked]) if asked else []
         total = 0
         for shard, (woken, nearest) in zip(asked, answers, strict=True):
-            due.set(shard, int(nearest) if nearest else None)
+            due.set(shard, int(nearest) if nearest else None, since)
             if woken:
                 self._hot.setdefault(workflow, HotShards()).add(shard)
                 total += woken
