@@ -108,7 +108,8 @@ class Attempt:
         self.cancel = _Cancel(pending=self.journal.cancel_seq > 0)
         self.attributes: dict[str, Any] = decode(claim.attributes)
         self.attributes_changed = False
-        self.chunks = 0
+        self.chunks = self.journal.chunks
+        self.output: anyio.Lock | None = None
         self.scope: anyio.CancelScope | None = None
         self.fatal: ReplayRefused | None = None
         self.poison: PyrulaError | None = None

@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+import anyio
+
 from pyrula.actors.attempt import Attempt
 from pyrula.actors.core.journal import Kind
 from pyrula.actors.core.scope import VALUE
@@ -72,13 +74,31 @@ async def checkpoint(attempt: Attempt, state: Any, given: bool) -> Any:
 
 
 async def stream(attempt: Attempt, chunk: Any) -> None:
-    """Append a chunk to the run's output, once over all attempts: the n-th call writes chunk n."""
+    """Append a chunk to the run's output, once over all attempts.
+
+    Its number is recorded first, one chunk after the other; so of all recorded ones only the
+    last may not have been written, and a replay writes that one again, which changes nothing
+    when it is there.
+    """
     raw = encode(chunk, path="chunk", limit=attempt.settings.payload_limit)
-    attempt.chunks += 1
-    index = attempt.chunks
+    key = attempt.current_scope().key(VALUE)
+    record = attempt.match(key, Kind.STREAM)
+    if attempt.served(record):
+        assert record is not None
+        assert record.outcome is not None
+        index = record.outcome.data["index"]
+        if index == attempt.journal.chunks:
+            await attempt.recorder.through_outages(lambda: attempt.store.write_output(attempt.claim, index, raw))
+        return
     if not attempt.open():
         await attempt.admit()
-    await attempt.recorder.through_outages(lambda: attempt.store.write_output(attempt.claim, index, raw))
+    if attempt.output is None:
+        attempt.output = anyio.Lock()
+    async with attempt.output:
+        attempt.chunks += 1
+        index = attempt.chunks
+        await attempt.recorder.flush(attempt.recorder.add(EventType.OUTPUT_WRITTEN, key, {"index": index}))
+        await attempt.recorder.through_outages(lambda: attempt.store.write_output(attempt.claim, index, raw))
 
 
 async def commit(attempt: Attempt, name: str, value: Any) -> None:

@@ -58,6 +58,7 @@ class EventType:
     INTERRUPT_TIMED_OUT: Final = "interrupt.timed_out"
     VALUE_RECORDED: Final = "value.recorded"
     CHECKPOINT_SAVED: Final = "checkpoint.saved"
+    OUTPUT_WRITTEN: Final = "output.written"
     VALUE_COMMITTED: Final = "value.committed"
 
 

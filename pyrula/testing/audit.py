@@ -34,6 +34,7 @@ _OUTCOMES: Final = frozenset(
         EventType.VALUE_RECORDED,
         EventType.CHECKPOINT_SAVED,
         EventType.VALUE_COMMITTED,
+        EventType.OUTPUT_WRITTEN,
     }
 )
 _CLAIMED: Final = frozenset({EventType.RUN_STARTED, EventType.RUN_RESUMED})

@@ -29,6 +29,7 @@ class Kind:
     RANDOM: Final = "random"
     CHECKPOINT: Final = "checkpoint"
     COMMIT: Final = "commit"
+    STREAM: Final = "stream"
 
 
 # event type -> (kind, True when it is the outcome); None: the kind is in the data
@@ -48,6 +49,7 @@ _ROLES: Final[dict[str, tuple[str | None, bool]]] = {
     EventType.VALUE_RECORDED: (None, True),
     EventType.CHECKPOINT_SAVED: (Kind.CHECKPOINT, True),
     EventType.VALUE_COMMITTED: (Kind.COMMIT, True),
+    EventType.OUTPUT_WRITTEN: (Kind.STREAM, True),
 }
 
 
@@ -70,7 +72,7 @@ class Journal:
     """The index over the entries that a claim brought along.
 
     `input` is the workflow's recorded input, `cancel_seq` the seq of a cancel request (0:
-    none), `checkpoint` the last saved state's entry.
+    none), `checkpoint` the last saved state's entry, `chunks` the number of the last output chunk.
     """
 
     __slots__ = (
@@ -81,6 +83,7 @@ class Journal:
         "_unasked",
         "cancel_seq",
         "checkpoint",
+        "chunks",
         "input",
         "last_seq",
     )
@@ -91,6 +94,7 @@ class Journal:
         self.input: Any = None
         self.cancel_seq = 0
         self.checkpoint: Entry | None = None
+        self.chunks = 0
         self.last_seq = 0
         history = list(entries)
         for position, entry in enumerate(history):
@@ -125,6 +129,8 @@ class Journal:
                 record.tries = entry.data["attempts"]
         if entry.type == EventType.CHECKPOINT_SAVED:
             self.checkpoint = entry
+        elif entry.type == EventType.OUTPUT_WRITTEN:
+            self.chunks = entry.data["index"]
 
     def _void(self, history: list[Entry], retried: Entry) -> None:
         """A retry makes anew the failed steps that were the last things recorded when the run failed.

@@ -669,7 +669,6 @@ async def test_output_is_written_once_over_all_attempts() -> None:
     assert await output(bench, run.run_id) == [{"chunk": n} for n in range(3)]
 
 
-@pytest.mark.xfail(reason="a chunk's number is the count of calls, and legs call in any order", strict=True)
 async def test_output_of_legs_is_written_once_whatever_their_order() -> None:
     async def body(ctx: Context) -> None:
         async def leg(n: int) -> None:
