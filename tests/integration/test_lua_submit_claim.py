@@ -80,7 +80,8 @@ def test_a_run_that_is_due_already_is_queued_at_once(shard: Shard, when: dict[st
 def test_the_first_claim_begins_the_journal(shard: Shard) -> None:
     at = shard.submit("r1", "acme", input='{"a":1e2}', attributes='{"k":1}', headers='{"h":2}')[3]
     now, more, claim = shard.claim_reply("w1", lease_ms=30_000)
-    run_id, epoch, seq, owner, submitted, attributes, headers, entries, inbox = claim
+    run_id, epoch, seq, owner, submitted, attributes, headers, entries, inbox, life = claim
+    assert int(life) <= int(now)
     assert (run_id, epoch, seq, owner, submitted, attributes, headers, inbox) == (
         "r1",
         "1",
