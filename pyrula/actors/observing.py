@@ -170,10 +170,10 @@ def _since_start(claim: Claim) -> float:
 class CountedOutages(OutageLog):
     """Counts what the log says once for each outage."""
 
-    def failed(self, error: StoreUnavailable) -> None:
-        """A call to the store failed."""
+    def failed(self, error: StoreUnavailable, by: object = None) -> None:
+        """A call to the store failed; `by` will try again."""
         first = self._since is None
-        super().failed(error)
+        super().failed(error, by)
         counted = instruments() if first else None
         if counted is not None:
             counted.store_outages.add(1)

@@ -30,9 +30,11 @@ _LONGEST_PAUSE = 2.0
 class Outage(Protocol):
     """Told of each failed and each successful call to the store, to log an outage once."""
 
-    def failed(self, error: StoreUnavailable) -> None: ...
+    def failed(self, error: StoreUnavailable, by: object) -> None: ...
 
-    def succeeded(self) -> None: ...
+    def succeeded(self, by: object) -> None: ...
+
+    def left(self, by: object) -> None: ...
 
 
 class Recorder:
@@ -105,7 +107,7 @@ class Recorder:
             # The first try without the retry loop around it: this is the hot path.
             await self._store.append(self._claim, self._written, entries, consumed=consumed)
         except StoreUnavailable as error:
-            self._outage.failed(error)
+            self._outage.failed(error, self)
             await self.through_outages(
                 lambda: self._store.append(self._claim, self._written, entries, consumed=consumed), paused=True
             )
@@ -117,20 +119,23 @@ class Recorder:
     async def through_outages(self, call: Callable[[], Awaitable[T]], *, paused: bool = False) -> T:
         """Call the store until it answers, with growing pauses. All its calls may be repeated."""
         pause = _FIRST_PAUSE
-        while True:
-            if paused:
-                await anyio.sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE)
-            try:
-                answer = await call()
-            except StoreUnavailable as error:
-                self._outage.failed(error)
-                paused = True
-            except StoreError as error:
-                raise self._refused(error) from error
-            else:
-                self._outage.succeeded()
-                return answer
+        try:
+            while True:
+                if paused:
+                    await anyio.sleep(pause)
+                    pause = min(pause * 2, _LONGEST_PAUSE)
+                try:
+                    answer = await call()
+                except StoreUnavailable as error:
+                    self._outage.failed(error, self)
+                    paused = True
+                except StoreError as error:
+                    raise self._refused(error) from error
+                else:
+                    self._outage.succeeded(self)
+                    return answer
+        finally:
+            self._outage.left(self)
 
     def _refused(self, error: StoreError) -> ClaimLost:
         """The store refuses what the engine writes: the attempt ends, and the run goes on from its journal."""

@@ -64,5 +64,5 @@ async def _run(attempt: Attempt) -> None:
 class _Plain(OutageLog):
     """Without a worker's loops nobody waits for the store: an outage is the caller's error."""
 
-    def failed(self, error: StoreUnavailable) -> None:
+    def failed(self, error: StoreUnavailable, by: object = None) -> None:
         raise error

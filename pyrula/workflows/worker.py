@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from pyrula.actors.bridge import current_loop
 from pyrula.actors.calls import call_scope
 from pyrula.actors.capacity import Capacity
 from pyrula.actors.drive import Board
+from pyrula.actors.holding import HeldAttempts
 from pyrula.actors.leases import LeaseThread
 from pyrula.actors.metrics import Countable, QueueDepths
 from pyrula.actors.observing import CountedOutages
@@ -50,6 +51,12 @@ _SLOWEST_POLL: Final = 2.0
 _CLAIM_BATCH: Final = 16
 _SWEEP_LIMIT: Final = 100
 _NEVER: Final = 1 << 62
+# The loops by name; each says under its own when the store has served it.
+_BELLS: Final = "bell loop"
+_CLAIMS: Final = "claim loop of "
+_ORPHANS: Final = "orphan recovery"
+_HEARTBEATS: Final = "heartbeat loop"
+_TIMERS: Final = "timer loop"
 # A due time learned from the server may lie a little ahead of the estimate of its clock.
 _EARLY: Final = 0.001
 
@@ -93,11 +100,6 @@ def _first(group: BaseExceptionGroup[ConfigurationError] | None) -> Configuratio
     return None
 
 
-def _is_of(lease: Lease, attempt: Attempt) -> bool:
-    """Whether this lease is the one that the attempt holds its run under."""
-    return (lease.epoch, lease.token) == (attempt.claim.epoch, attempt.claim.token)
-
-
 class _Doorbell:
     """An event that can be rung again and again; ringing it twice before anyone looks counts once."""
 
@@ -138,7 +140,7 @@ class WorkflowWorker:
         self.worker_id = f"{socket.gethostname()}:{os.getpid()}:{new_id()[-6:]}"
         self._workflows = registry.select(workflows)
         self._bodies = {name: body_of(item) for name, item in self._workflows.items()}
-        self._attempts: dict[tuple[str, str], Attempt] = {}  # by workflow and run id
+        self._attempts = HeldAttempts()
         self._outage = CountedOutages()
         self._board = Board()
         self._capacity = Capacity(self.options.max_concurrent_runs)
@@ -189,7 +191,7 @@ class WorkflowWorker:
                 leases.start()
                 async with anyio.create_task_group() as loops:
                     group.start_soon(self._tick, leases)
-                    loops.start_soon(supervise, "bell loop", partial(self._bell_loop, task_status), self._outage)
+                    loops.start_soon(supervise, _BELLS, partial(self._bell_loop, task_status), self._outage)
                     self._start_loops(loops, group, settings)
                     try:
                         await self._stopping.wait()
@@ -212,17 +214,15 @@ class WorkflowWorker:
 
     def _start_loops(self, loops: TaskGroup, group: TaskGroup, settings: Settings) -> None:
         for name in self._workflows:
-            loops.start_soon(
-                supervise, f"claim loop of {name}", partial(self._claim_loop, name, group, settings), self._outage
-            )
-        loops.start_soon(supervise, "orphan recovery", self._orphan_loop, self._outage)
+            loops.start_soon(supervise, _CLAIMS + name, partial(self._claim_loop, name, group, settings), self._outage)
+        loops.start_soon(supervise, _ORPHANS, self._orphan_loop, self._outage)
         if isinstance(self.store, Countable):
             depths = QueueDepths(self.store, self._workflows)
-            loops.start_soon(supervise, "queue depth loop", depths.run, self._outage)
+            loops.start_soon(partial(supervise, "queue depth loop", depths.run, self._outage, tells=False))
         if not isinstance(self.store, LeaseKeeper):
-            loops.start_soon(supervise, "heartbeat loop", self._heartbeat_loop, self._outage)
+            loops.start_soon(supervise, _HEARTBEATS, self._heartbeat_loop, self._outage)
         if isinstance(self.store, Timers):
-            loops.start_soon(supervise, "timer loop", self._timer_loop, self._outage)
+            loops.start_soon(supervise, _TIMERS, self._timer_loop, self._outage)
 
     async def _drain(self) -> None:
         """Let runs finish, then send them back to the queue, then let go of those that will not end."""
@@ -265,7 +265,7 @@ class WorkflowWorker:
         lock_ttl = getattr(self.store, "lock_ttl", 30.0)
         return LeaseThread(
             self._renew_from_thread,
-            self._leases,
+            self._attempts.leases,
             self._board,
             lock_ttl=lock_ttl,
             warn_after=self.options.loop_stall_warning,
@@ -277,38 +277,19 @@ class WorkflowWorker:
             return []  # then `_heartbeat_loop` does it
         until = time.monotonic() + self._lease_ms / 1000
         lost = self.store.heartbeat_sync(leases, lease_ms=self._lease_ms)
-        self._extend(leases, lost, until)
+        self._attempts.extend(leases, lost, until)
         return lost
 
     async def _heartbeat_loop(self) -> None:
         """Renew leases from the event loop, for a store that cannot do it from a thread."""
         while True:
             await anyio.sleep(self._lease_ms / 3000)
-            if leases := self._leases():
+            if leases := self._attempts.leases():
                 until = time.monotonic() + self._lease_ms / 1000
                 lost = await self.store.heartbeat(leases, lease_ms=self._lease_ms)
-                self._extend(leases, lost, until)
-                self._end_lost(lost)
-
-    def _extend(self, leases: Iterable[Lease], lost: Collection[Lease], until: float) -> None:
-        """Let attempts know how long their leases last; called from the lease thread, too."""
-        for lease in leases:
-            attempt = self._attempts.get((lease.workflow, lease.run_id))
-            if attempt is not None and _is_of(lease, attempt) and lease not in lost:
-                attempt.lease_until = until
-
-    def _end_lost(self, lost: Iterable[Lease]) -> None:
-        for lease in lost:
-            attempt = self._attempts.get((lease.workflow, lease.run_id))
-            if attempt is not None and _is_of(lease, attempt):
-                attempt.stop(ClaimLost(f"the lease of run {lease.run_id!r} is lost"))
-
-    def _leases(self) -> list[Lease]:
-        """What is held now; read from the lease thread, so the copy is made in one step."""
-        return [
-            Lease(a.claim.workflow, a.claim.run_id, a.claim.epoch, a.claim.token)
-            for a in tuple(self._attempts.values())
-        ]
+                self._outage.succeeded(_HEARTBEATS)
+                self._attempts.extend(leases, lost, until)
+                self._attempts.end(lost)
 
     # --- loops --------------------------------------------------------------------------
 
@@ -320,7 +301,7 @@ class WorkflowWorker:
             if self._stop_requested:
                 self._stopping.set()
             while leases.lost:
-                self._end_lost([leases.lost.popleft()])
+                self._attempts.end([leases.lost.popleft()])
             self._sweep_strays()
             await anyio.sleep(_TICK)
 
@@ -341,7 +322,7 @@ class WorkflowWorker:
     async def _bell_loop(self, task_status: TaskStatus[None]) -> None:
         """Hear what is new. The loops behind it poll as well, so they need not wait for it."""
         async with self.store.bells(list(self._workflows)) as listener:
-            self._outage.succeeded()
+            self._outage.succeeded(_BELLS)
             self._ring_all()
             self._is_ready(task_status)
             await self._look_into_inboxes()
@@ -406,7 +387,7 @@ class WorkflowWorker:
             finally:
                 self._asking.discard(asking)
                 self._capacity.give_back(places - len(claims))
-            self._outage.succeeded()
+            self._outage.succeeded(_CLAIMS + name)
             for claim in claims:
                 self._start(claim, group, settings)
             if not self._asking:
@@ -482,7 +463,7 @@ class WorkflowWorker:
                     self._doorbells[name].ring()
                     due = await store.next_due(name)
                 nearest = min(nearest, _NEVER if due is None else due)
-            self._outage.succeeded()
+            self._outage.succeeded(_TIMERS)
             wait = self.options.timer_poll_interval_s
             if nearest != _NEVER:
                 wait = min(wait, max(_EARLY, (nearest - await store.now()) / 1e6))
@@ -496,4 +477,5 @@ class WorkflowWorker:
                     name, limit=_SWEEP_LIMIT, requeue_budget=self.options.requeue_budget, keep_ms=keep_ms
                 ):
                     self._doorbells[name].ring()
+            self._outage.succeeded(_ORPHANS)
             await anyio.sleep(self.options.orphan_scan_interval)

@@ -162,8 +162,7 @@ async def _work(plan: Plan, told: Connection) -> None:
     worker = WorkflowWorker(store, plan.workflows, WorkerOptions(**{**OPTIONS, **plan.options}))
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())
     async with anyio.create_task_group() as group:
-        group.start_soon(worker.run)
-        await worker.ready.wait()
+        await group.start(worker.run)
         told.send("ready")
     await store.aclose()
 

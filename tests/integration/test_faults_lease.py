@@ -90,8 +90,9 @@ async def test_a_stopped_worker_that_is_continued_in_time_has_lost_nothing(bench
 
 async def test_a_blocked_loop_keeps_its_runs_and_is_named_in_the_log(bench: Bench) -> None:
     first = await bench.worker(options={"loop_stall_warning": 0.3})
-    run = await bench.client.submit("block", {"seconds": 2.0})
     beside = await bench.client.submit("chain", {"steps": 2, "pause": 0.5})
+    await until(lambda: bench.counts(beside.run_id).get("s0"), what="the run beside it begun")
+    run = await bench.client.submit("block", {"seconds": 2.0})
     await until(lambda: bench.counts(run.run_id).get("s0"), what="the run begun")
     await bench.worker()
     assert await bench.result(run) == 2

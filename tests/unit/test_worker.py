@@ -272,12 +272,12 @@ async def test_runs_of_two_workflows_may_have_one_id() -> None:
         for name in "ab":
             await client.submit(name, run_id="same")
             await started[name].wait()
-        assert {(lease.workflow, lease.run_id) for lease in worker._leases()} == {("a", "same"), ("b", "same")}
+        assert {(lease.workflow, lease.run_id) for lease in worker._attempts.leases()} == {("a", "same"), ("b", "same")}
         await client.terminate("a", "same")
         await until(lambda: ended == ["a"])
         await client.terminate("b", "same")
         await until(lambda: ended == ["a", "b"])
-        assert worker._leases() == []
+        assert worker._attempts.leases() == []
 
 
 async def test_a_worker_serves_only_its_own_workflows() -> None:
