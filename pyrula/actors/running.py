@@ -191,9 +191,7 @@ class _Endings:
             return await self.by(self.attempt.over)()
         if self.attempt.fatal is not None:
             return await self._set_aside(self.attempt.fatal)
-        if self.attempt.cancel.delivered:
-            return await self.cancelled()
-        if self.attempt.cancel.pending and (not self.attempt.journal.cancel_seq or self.attempt.journal.cancel_due):
+        if self._cancel_stands():
             return await self.cancelled()
         if self.attempt.poison is not None:
             return await self.failed(self.attempt.poison)
@@ -206,6 +204,10 @@ class _Endings:
             return await self.failed(error)
         await self._finish(EventType.RUN_COMPLETED, RunStatus.COMPLETED, {"result": raw_json(raw)})
         return Ended("completed")
+
+    def _cancel_stands(self) -> bool:
+        """True when the run was asked to cancel, whether its body has met the request or made no call since."""
+        return self.attempt.cancel.delivered or (self.attempt.cancel.pending and self.attempt.journal.cancel_due)
 
     async def cancelled(self) -> Ended:
         await self._finish(
@@ -226,7 +228,7 @@ class _Endings:
             return await self.by(self.attempt.over)()
         if isinstance(error, ReplayRefused) or self.attempt.fatal is not None:
             return await self._set_aside(self.attempt.fatal or error)
-        if self.attempt.cancel.delivered:
+        if self._cancel_stands():
             await self._finish(
                 EventType.RUN_CANCELLED,
                 RunStatus.CANCELLED,
