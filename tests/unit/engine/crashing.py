@@ -11,13 +11,20 @@ from typing import Any, Final
 
 from pyrula.contracts.store import Store
 
-__all__ = ["CrashAt", "Crashed"]
+__all__ = ["CrashAt", "Crashed", "all_crashes"]
 
 _WRITES: Final = frozenset({"append", "park", "finish", "requeue", "commit", "write_output", "set_attributes"})
 
 
 class Crashed(BaseException):
     """The worker is dead. No body and no engine may take it for something else."""
+
+
+def all_crashes(error: BaseException) -> bool:
+    """True when nothing else than the crash came out of a dead worker, however grouped."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(all_crashes, error.exceptions))
+    return isinstance(error, Crashed)
 
 
 class CrashAt:
@@ -42,6 +49,9 @@ class CrashAt:
         self.dead = True
         raise Crashed
 
+    async def written(self, number: int) -> None:
+        """A write has been made and its worker lives; for subclasses."""
+
     def _call(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             if self.dead:
@@ -61,6 +71,7 @@ class CrashAt:
             answer = await method(*args, **kwargs)
             if number == self.at:
                 self.die()
+            await self.written(number)
             return answer
 
         return write

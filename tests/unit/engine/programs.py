@@ -251,7 +251,7 @@ _wild = st.builds(
     turns=st.integers(0, 3),
 )
 _values = st.builds(Value, st.sampled_from(["now", "uuid", "random", "checkpoint", "read", "commit", "stream"]))
-_leg_values = st.builds(Value, st.sampled_from(["now", "uuid", "random", "commit"]))
+_leg_values = st.builds(Value, st.sampled_from(["now", "uuid", "random", "commit", "stream"]))
 _waits = st.one_of(
     st.builds(Wait, st.sampled_from([0.0, 5.0, 86_400.0])),
     st.builds(Signal, st.sampled_from(["buffered", "later", "never", "question"])),

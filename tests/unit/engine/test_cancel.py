@@ -496,3 +496,25 @@ async def test_a_failed_step_beside_a_cancel() -> None:
     await bench.client.cancel(bench.name, run.run_id)
     await bench.drive(run.run_id)
     await check_cancelled(bench, run.run_id)
+
+
+async def test_output_before_the_request_does_not_hold_up_the_replay() -> None:
+    async def body(ctx: Context) -> None:
+        await ctx.stream("begins")
+        await ctx.step("s", lambda: 1)
+        try:
+            await ctx.wait_for_signal("go")
+        finally:
+            await ctx.step("clean", lambda: 1)
+
+    bench = Bench(body)
+    run = await bench.submit()
+    await bench.once(run.run_id)
+    await bench.client.cancel(bench.name, run.run_id)
+    bench.store = CrashAt(bench.memory, 1)
+    with pytest.raises(Crashed):
+        await bench.once(run.run_id)
+    bench.store = bench.memory
+    await bench.lose()
+    await bench.drive(run.run_id)
+    await check_cancelled(bench, run.run_id)

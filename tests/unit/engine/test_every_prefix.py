@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pyrula.contracts.events import Event
 from pyrula.contracts.runs import Run, RunStatus
 from pyrula.testing.audit import audit
-from tests.unit.engine.crashing import CrashAt, Crashed
+from tests.unit.engine.crashing import CrashAt, Crashed, all_crashes
 from tests.unit.engine.harness import MOST_ATTEMPTS, Bench, shape
 from tests.unit.engine.programs import FOR_EVER, Gather, Program, Step, Turns, Wait, World, body_of_program, programs
 
@@ -62,7 +62,7 @@ class Life:
                 try:
                     await bench.once(RUN)
                 except BaseException as error:
-                    if not self.worker.dead or not _all_crashes(error):
+                    if not self.worker.dead or not all_crashes(error):
                         raise
                 if self.worker.dead:
                     await bench.lose()
@@ -89,6 +89,11 @@ class Life:
             self.answers += 1
             await bench.client.resume(bench.name, RUN, f"answer {self.answers}")
 
+    def _output(self) -> list[str]:
+        """The output in order; of legs, which may come in any order, what there is."""
+        chunks = [raw.decode() for _, raw in self.bench.memory._read(self.bench.name, RUN, 0, output=True)]
+        return sorted(chunks) if any(isinstance(node, Gather) for node in self.program.nodes) else chunks
+
     async def left(self) -> dict[str, Any]:
         """What is there afterwards, without what chance and the clock decide."""
         bench = self.bench
@@ -97,14 +102,8 @@ class Life:
             "steps": _steps(self.program, events),
             "calls": _calls(self.program, events),
             "values": await bench.client.committed(bench.name, RUN),
-            "output": bench.memory._read(bench.name, RUN, 0, output=True),
+            "output": self._output(),
         }
-
-
-def _all_crashes(error: BaseException) -> bool:
-    if isinstance(error, BaseExceptionGroup):
-        return all(map(_all_crashes, error.exceptions))
-    return isinstance(error, Crashed)
 
 
 def _chance(program: Program) -> tuple[str, ...]:
