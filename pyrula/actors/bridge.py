@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import anyio
 from anyio.lowlevel import checkpoint
 
-__all__ = ["Loop", "current_loop"]
+__all__ = ["Loop", "current_loop", "run_soon"]
 
 
 class Loop(Protocol):
@@ -101,6 +101,16 @@ class _Asyncio:
             if task is not current and context is not None and id(getattr(context.get(scope), "owner", None)) in over:
                 found.append(task)
         return found
+
+
+def run_soon(token: object, callback: Callable[[], object]) -> None:
+    """Run a callback in the loop of that native token; nothing happens when the loop is over.
+
+    Safe from any thread, and from a signal handler, which may have interrupted the loop's own bookkeeping.
+    """
+    loop: Any = token
+    with contextlib.suppress(RuntimeError):  # a closed asyncio loop; trio.RunFinishedError is one as well
+        (loop.call_soon_threadsafe if hasattr(loop, "call_soon_threadsafe") else loop.run_sync_soon)(callback)
 
 
 def _context_of(task: asyncio.Task[Any]) -> contextvars.Context | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -13,10 +12,10 @@ from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
-from anyio.lowlevel import checkpoint_if_cancelled
+from anyio.lowlevel import checkpoint_if_cancelled, current_token
 
 from pyrula.actors.attempt import Attempt, Body, Settings
-from pyrula.actors.bridge import current_loop
+from pyrula.actors.bridge import current_loop, run_soon
 from pyrula.actors.calls import call_scope
 from pyrula.actors.capacity import Capacity
 from pyrula.actors.drive import Board
@@ -148,7 +147,7 @@ class WorkflowWorker:
         self._timer_bell: _Doorbell | None = None
         self._stop_requested = False
         self._stopping: anyio.Event | None = None
-        self._loop_thread: int | None = None
+        self._loop: object = None  # while it runs: the event loop's native token
         self._idle: anyio.Event | None = None
         self._over: list[Attempt] = []
         self._asking: set[anyio.CancelScope] = set()
@@ -162,7 +161,11 @@ class WorkflowWorker:
     def stop(self) -> None:
         """Stop claiming, let runs in flight finish, then return from `run`. Safe from anywhere, more than once."""
         self._stop_requested = True
-        if self._stopping is not None and threading.get_ident() == self._loop_thread:
+        if self._loop is not None:
+            run_soon(self._loop, self._hear_stop)
+
+    def _hear_stop(self) -> None:
+        if self._stop_requested and self._stopping is not None:
             self._stopping.set()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -175,7 +178,7 @@ class WorkflowWorker:
             raise RuntimeError("this worker is running already")
         self._stopping = anyio.Event()
         self._runners = RunnerPool(self._attempt)
-        self._loop_thread = threading.get_ident()
+        self._loop = current_token().native_token
         self._doorbells = {name: _Doorbell() for name in self._workflows}
         self._timer_bell = _Doorbell()
         settings = Settings(
@@ -257,7 +260,7 @@ class WorkflowWorker:
         leases.stop()
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(leases.join, abandon_on_cancel=False)
-        self._stopping = None
+        self._stopping = self._loop = None
         self._stop_requested = False
         self.ready = anyio.Event()
 
@@ -298,8 +301,7 @@ class WorkflowWorker:
         assert self._stopping is not None
         while True:
             leases.beat()
-            if self._stop_requested:
-                self._stopping.set()
+            self._hear_stop()
             while leases.lost:
                 self._attempts.end([leases.lost.popleft()])
             self._sweep_strays()
