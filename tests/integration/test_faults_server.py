@@ -192,7 +192,7 @@ async def test_a_claim_that_the_server_kept_goes_on(
 
 async def test_a_worker_gives_up_the_attempt_whose_records_were_lost(bench: Bench) -> None:
     """s1 was recorded and is forgotten; the worker learns it with s2, and the run goes on from s0."""
-    await bench.worker()
+    await bench.worker(lock_ttl=2.5)
     run = await bench.client.submit("chain", {"steps": 4, "pause": 0.5})
     await until(lambda: bench.counts(run.run_id).get("s1"), what="s1 begun, so s0 recorded")
     before = mark(bench.server)
