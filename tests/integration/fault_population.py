@@ -63,6 +63,7 @@ class Population:
             "question": ({}, "answered yes"),
             "clean": ({"seconds": 600.0}, None),
             "shaky": ({"good_from": n + 2}, n + 2),
+            "block": ({"seconds": n * 0.4}, 2),
         }[kind]
         # The number first: ids are read in the order of telling.
         story = Story(f"{len(self.stories):05}-{kind}-{self.chance.getrandbits(32):08x}", kind, given, expected)

@@ -152,7 +152,11 @@ class Proxy:
         if self.down:
             await near.aclose()
             return
-        far = await anyio.connect_tcp(*self._address)
+        try:
+            far = await anyio.connect_tcp(*self._address)
+        except OSError:  # the server is down
+            await near.aclose()
+            return
         pair = _Pair(self, near, far)
         with anyio.CancelScope() as scope:
             self._pairs[pair] = scope

@@ -216,12 +216,12 @@ class WorkerProcess:
         """Send it a signal."""
         os.kill(self.pid, number)
 
-    async def ended(self) -> int:
+    async def ended(self, within: float = _PATIENCE) -> int:
         """Wait for its end: the exit code, or the negative number of the signal that ended it."""
-        await anyio.to_thread.run_sync(partial(self._process.join, _PATIENCE))
+        await anyio.to_thread.run_sync(partial(self._process.join, within))
         code = self._process.exitcode
         if code is None:
-            raise RuntimeError(f"{self.plan.name} goes on after {_PATIENCE} s; its log:\n{self.log}")
+            raise RuntimeError(f"{self.plan.name} goes on after {within} s; its log:\n{self.log}")
         return code
 
     def close(self) -> None:
