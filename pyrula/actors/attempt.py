@@ -12,19 +12,21 @@ import math
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import anyio
 
 from pyrula.actors.bridge import Loop, current_loop
-from pyrula.actors.calls import Call, OwnedScope, call_scope
-from pyrula.actors.core.journal import Journal, Record, never_asked
+from pyrula.actors.calls import Call, InsideStep, OwnedScope, call_scope
+from pyrula.actors.core.journal import Journal, Record, never_asked, out_of_order
 from pyrula.actors.drive import Board, Guard
 from pyrula.actors.observing import Observer
 from pyrula.actors.recorder import Outage, Recorder
 from pyrula.contracts.errors import (
     AttemptEnded,
+    CallInsideStep,
     ClaimLost,
+    ForeignContext,
     Park,
     PyrulaError,
     ReplayRefused,
@@ -40,6 +42,10 @@ from pyrula.contracts.values import decode, encode
 __all__ = ["Attempt", "Body", "Settings"]
 
 
+# A body that keeps what ends its attempt may do so in every `finally` it has, and not for ever.
+_REFUSALS: Final = 100
+# The clean-up of a cancelled body may take so many times the `cancel_timeout` of one call.
+_CLEAN_UP: Final = 10
 log = logging.getLogger("pyrula.run")
 # A body may end before tasks that it started: so long (seconds) its end waits for them to ask for their records.
 _LAST_CALLS: Final = 0.25
@@ -119,6 +125,8 @@ class Attempt:
         self._door: anyio.Event | None = None
         self._matched: anyio.Event | None = None
         self._patient = True
+        self._open: dict[str, int] = {}  # by scope: calls without an outcome, those that were cut off among them
+        self._refusals = 0
         self.stop_reason: AttemptEnded | None = None
         self.closing = False
 
@@ -129,9 +137,25 @@ class Attempt:
         return self.claim.now + int((time.monotonic() - self._anchor) * 1e6)
 
     def current_scope(self) -> OwnedScope:
-        """The scope of the calling task."""
-        scope = call_scope.get(self.root)
-        return scope if scope.owner is self else self.root
+        """The scope of the calling task. Raises `ForeignContext` and `CallInsideStep`."""
+        scope = call_scope.get(None)
+        if scope is None or scope.owner is not self:
+            raise ForeignContext(
+                f"ctx of run {self.claim.run_id!r} was used outside of the run's own tasks; "
+                "each run has a ctx of its own, and a thread of yours has none"
+            )
+        if isinstance(scope, InsideStep):
+            raise CallInsideStep(
+                f"step {scope.step_id!r} makes a recorded call on ctx: a replayed step does not run its function; "
+                "make the call in the body and pass its outcome to the step"
+            )
+        return scope
+
+    @property
+    def inside_step(self) -> bool:
+        """True for a call that is made by a step's function."""
+        scope = call_scope.get(None)
+        return isinstance(scope, InsideStep) and scope.owner is self
 
     @property
     def replaying(self) -> bool:
@@ -150,15 +174,53 @@ class Attempt:
 
     def match(self, key: str, kind: str) -> Record | None:
         """The record of a call. A refusal ends the attempt even when the body catches it."""
-        if self.fatal is not None:
-            raise self.fatal
         if self._matched is not None:
             self._matched.set()
             self._matched = None
         try:
-            return self.journal.match(key, kind)
+            record = self.journal.match(key, kind)
+            if record is None or record.outcome is None:
+                self._live(key, kind)
         except ReplayRefused as error:
             raise self.refuse(error) from None
+        return record
+
+    def _live(self, key: str, kind: str) -> None:
+        """Count a call that has no outcome yet, and refuse it where the code has left the recorded path.
+
+        What was recorded while nothing else was open in its scope comes before whatever is open now.
+        """
+        path = key[: key.rfind("/") + 1]
+        if self.journal.replaying and not self.cancel.pending:
+            passed = self.journal.passed_over(path)
+            if passed is not None:
+                raise out_of_order(passed, key, kind)
+        self._open[path] = self._open.get(path, 0) + 1
+
+    def record(self, kind: str, key: str, data: dict[str, Any], consumed: bytes | None = None) -> int:
+        """Number the outcome of a live call; its seq. Marks one that others are open beside, or were cut off before."""
+        path = key[: key.rfind("/") + 1]
+        open_ = self._open.get(path, 1)
+        if open_ > 1:
+            data["beside"] = True
+        self._open[path] = open_ - 1
+        return self.recorder.add(kind, key, data, consumed)
+
+    @property
+    def barred(self) -> bool:
+        """True once no call is let through any more: `refused` says why."""
+        return self.over is not None or self.fatal is not None
+
+    async def refused(self) -> NoReturn:
+        """Raise what ended the attempt. A body that keeps it again and again is let go."""
+        self._refusals += 1
+        if self._refusals > _REFUSALS:
+            self.abandon()
+            await anyio.sleep_forever()
+        if self.over is not None:
+            raise RunAttemptEnded(f"run {self.claim.run_id!r}: this attempt is over")
+        assert self.fatal is not None
+        raise self.fatal
 
     def refuse(self, error: ReplayRefused) -> ReplayRefused:
         """Note a refusal of the replay: whatever the body does now, the run is set aside."""
@@ -179,10 +241,8 @@ class Attempt:
     async def admit(self) -> None:
         """Let a live call start, or raise what ends it instead."""
         while not self.open():
-            if self.over is not None:
-                raise RunAttemptEnded(f"run {self.claim.run_id!r}: this attempt is over")
-            if self.fatal is not None:
-                raise self.fatal
+            if self.barred:
+                await self.refused()
             if self.closing:
                 # The run has decided to park: the call is made on the attempt after it.
                 if self._door is None:
@@ -247,6 +307,7 @@ class Attempt:
     async def _deliver_cancel(self) -> None:
         self.cancel.pending = False
         self.cancel.delivered = True
+        self.bound_clean_up()
         raise await self.loop.cancellation()
 
     def begin(self, key: str, label: str) -> Call:
@@ -258,8 +319,19 @@ class Attempt:
     def end(self, call: Call) -> None:
         """The call is over, its outcome known to the recorder."""
         self.calls.discard(call)
+        self.call_rests()
+
+    def call_rests(self) -> None:
+        """A call under way has ended, or waits for its next try: who waits for that looks again."""
         if self._idle is not None:
             self._idle.set()
+            self._idle = None
+
+    async def next_rest(self) -> None:
+        """Wait until a call under way has ended or rests."""
+        if self._idle is None:
+            self._idle = anyio.Event()
+        await self._idle.wait()
 
     # --- what comes from outside --------------------------------------------------------
 
@@ -289,12 +361,23 @@ class Attempt:
             under_way = [call for call in self.calls if not call.settled]
             self.cancel.pending = not under_way
             self.cancel.delivered = bool(under_way)
+            self.bound_clean_up()
             for call in under_way:
                 call.interrupted = True
                 if call.scope is not None:
                     call.scope.cancel()
                 elif call.task is not None:
                     self.loop.interrupt(call.task)
+
+    def bound_clean_up(self) -> None:
+        """A cancelled body has so long to come to a call, and from there so long in all for its clean-up."""
+        if self.scope is None:
+            return
+        self.guard.ending = True
+        limit = self.settings.cancel_timeout * (_CLEAN_UP if self.cancel.delivered else 1)
+        self.scope.deadline = min(
+            self.scope.deadline if not self.cancel.delivered else math.inf, anyio.current_time() + limit
+        )
 
     def consume(self, mail: Mail) -> None:
         """A message is about to leave the inbox with the next append."""
@@ -307,6 +390,7 @@ class Attempt:
             return  # the claim is being given up: the store's answer to that says what became of it
         if self.stop_reason is None and self.over is None:
             self.stop_reason = reason
+            self.guard.ending = True
             if self.scope is not None:
                 self.scope.cancel()
 
@@ -365,6 +449,7 @@ class Attempt:
                 await self.recorder.park(parking, len(self.mail))
             finally:
                 self.scope = scope
+            scope.deadline = anyio.current_time() + self.settings.cancel_timeout  # for a body that goes on all the same
             raise self.close(Park(f"run {self.claim.run_id!r} is parked"))
         raise self.close(self.stop_reason or Shutdown())
 
@@ -381,8 +466,7 @@ class Attempt:
         limit = self.body.timeout
         with anyio.move_on_after(None if limit is None else max(0.0, limit - (time.monotonic() - self._anchor))):
             while self._working(own):
-                self._idle = anyio.Event()
-                await self._idle.wait()
+                await self.next_rest()
             return
         for call in self._working(own):
             log.warning(
@@ -398,6 +482,7 @@ class Attempt:
     def close(self, reason: AttemptEnded) -> AttemptEnded:
         """The attempt is over; calls that still come are refused."""
         self.over = reason
+        self.guard.ending = True
         if self.slot is not None:
             self.slot.set()
         if self._door is not None:

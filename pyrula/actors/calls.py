@@ -10,7 +10,7 @@ import anyio
 
 from pyrula.actors.core.scope import Scope
 
-__all__ = ["Call", "OwnedScope", "call_scope"]
+__all__ = ["Call", "InsideStep", "OwnedScope", "call_scope"]
 
 
 class OwnedScope(Scope):
@@ -26,7 +26,17 @@ class OwnedScope(Scope):
         return OwnedScope(self.owner, super().leg(gather, index).path)
 
 
-call_scope: Final[contextvars.ContextVar[OwnedScope]] = contextvars.ContextVar("pyrula_call_scope")
+class InsideStep:
+    """Stands in a scope's place while a step's function runs."""
+
+    __slots__ = ("owner", "step_id")
+
+    def __init__(self, owner: object, step_id: str) -> None:
+        self.owner = owner
+        self.step_id = step_id
+
+
+call_scope: Final[contextvars.ContextVar[OwnedScope | InsideStep]] = contextvars.ContextVar("pyrula_call_scope")
 
 
 @dataclass(slots=True, eq=False)

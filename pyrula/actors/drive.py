@@ -11,9 +11,12 @@ import time
 from collections.abc import Coroutine, Generator
 from contextvars import copy_context
 from types import coroutine
-from typing import Any
+from typing import Any, Final
 
 __all__ = ["Abandoned", "Board", "Guard", "drive"]
+
+
+_THROWN: Final = 1000
 
 
 class Abandoned(BaseException):
@@ -33,12 +36,14 @@ class Board:
 class Guard:
     """The switch of one driven body."""
 
-    __slots__ = ("abandoned", "board", "run")
+    __slots__ = ("abandoned", "board", "ending", "run", "thrown")
 
     def __init__(self, board: Board, run: str) -> None:
         self.board = board
         self.run = run
         self.abandoned = False
+        self.ending = False  # the attempt is over or stopped: the body is expected to end
+        self.thrown = 0
 
 
 @coroutine
@@ -72,3 +77,6 @@ def drive(body: Coroutine[Any, Any, Any], guard: Guard) -> Generator[Any, Any, A
             raise
         except BaseException as thrown:  # noqa: BLE001 - all of it belongs to the body, cancellation too
             error = thrown
+            if guard.ending:  # a body that goes on after so many cancellations will not end by itself
+                guard.thrown += 1
+                guard.abandoned = guard.abandoned or guard.thrown > _THROWN

@@ -99,6 +99,8 @@ async def _drive(attempt: Attempt, endings: _Endings, scope: anyio.CancelScope) 
         scope.deadline = anyio.current_time() + limit
     try:
         attempt.take_control()
+        if attempt.cancel.pending:
+            attempt.bound_clean_up()
         if attempt.cancel.pending and not attempt.journal.begun:
             attempt.cancel.delivered = True
             return endings.cancelled  # asked for before anything was recorded: the body does not start
@@ -109,18 +111,28 @@ async def _drive(attempt: Attempt, endings: _Endings, scope: anyio.CancelScope) 
     except AttemptEnded as ended:
         return endings.by(attempt.stop_reason or attempt.over or ended)
     except Abandoned:
-        log.error("run %s: its body would not end and was abandoned", attempt.claim.run_id)  # noqa: TRY400 - no trace helps
-        return endings.by(attempt.stop_reason or attempt.over or Shutdown())
+        return _abandonment(attempt, endings)
     except attempt.loop.cancelled:
         return _cancellation(attempt, endings, scope)
-    except KeyboardInterrupt:
-        raise
     except BaseExceptionGroup as group:
         return endings.group(group)
-    except BaseException as error:  # noqa: BLE001 - SystemExit of a body ends its run, not the worker
+    except BaseException as error:  # SystemExit of a body ends its run, not the worker
+        if isinstance(error, KeyboardInterrupt) and attempt.loop.scoped:
+            raise  # trio raises a real Ctrl-C in whatever task runs; asyncio cancels the main one
         failure = error
         return lambda: endings.failed(failure)
     return lambda: endings.returned(result)
+
+
+def _abandonment(attempt: Attempt, endings: _Endings) -> Outcome:
+    """What becomes of a run whose body was let go."""
+    log.error("run %s: its body would not end and was abandoned", attempt.claim.run_id)
+    if attempt.over is None and attempt.stop_reason is None:
+        if (fatal := attempt.fatal) is not None:
+            return lambda: endings.failed(fatal)
+        if attempt.cancel.delivered:
+            return endings.cancelled
+    return endings.by(attempt.stop_reason or attempt.over or Shutdown())
 
 
 def _cancellation(attempt: Attempt, endings: _Endings, scope: anyio.CancelScope) -> Outcome:
@@ -128,6 +140,9 @@ def _cancellation(attempt: Attempt, endings: _Endings, scope: anyio.CancelScope)
     if attempt.stop_reason is not None or attempt.over is not None:
         return endings.by(attempt.stop_reason or attempt.over)
     if scope.cancel_called:
+        if attempt.cancel.delivered or attempt.cancel.pending:
+            attempt.cancel.delivered = True  # it never came to a call, or its clean-up took too long
+            return endings.cancelled
         return lambda: endings.failed(_timed_out(attempt))
     if anyio.current_effective_deadline() == -math.inf:
         # The worker itself is being cancelled, and this task with it.
@@ -190,14 +205,14 @@ class _Endings:
         if self.attempt.over is not None:  # the body kept what ended its attempt, and returned all the same
             return await self.by(self.attempt.over)()
         if self.attempt.fatal is not None:
-            return await self._set_aside(self.attempt.fatal)
+            return await self.failed(self.attempt.fatal)
         if self._cancel_stands():
             return await self.cancelled()
         if self.attempt.poison is not None:
             return await self.failed(self.attempt.poison)
         left = await self.attempt.all_asked()
         if left is not None:
-            return await self._set_aside(never_asked(left))
+            return await self.failed(never_asked(left))
         try:
             raw = encode(result, path="result", limit=self.attempt.settings.payload_limit)
         except PyrulaError as error:
@@ -226,8 +241,11 @@ class _Endings:
     async def failed(self, error: BaseException) -> Ended:
         if self.attempt.over is not None:
             return await self.by(self.attempt.over)()
-        if isinstance(error, ReplayRefused) or self.attempt.fatal is not None:
-            return await self._set_aside(self.attempt.fatal or error)
+        refused = self.attempt.fatal or (error if isinstance(error, ReplayRefused) else None)
+        if refused is not None:
+            if not self.attempt.journal.cancel_seq:
+                return await self._set_aside(refused)
+            self.attempt.cancel.delivered = True  # nobody wants it to go on: that its code is wrong is no matter
         if self._cancel_stands():
             await self._finish(
                 EventType.RUN_CANCELLED,

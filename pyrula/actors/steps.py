@@ -14,7 +14,7 @@ import anyio.to_thread
 from anyio.lowlevel import checkpoint
 
 from pyrula.actors.attempt import Attempt
-from pyrula.actors.calls import Call
+from pyrula.actors.calls import Call, InsideStep, call_scope
 from pyrula.actors.core.failures import describe, step_failed
 from pyrula.actors.core.journal import Kind, Record
 from pyrula.actors.core.retrying import DURABLE_DELAY, retry_delay
@@ -29,6 +29,7 @@ from pyrula.contracts.errors import (
     StepTimedOut,
 )
 from pyrula.contracts.events import Entry, EventType, raw_json
+from pyrula.contracts.ids import check_text
 from pyrula.contracts.options import Retry
 from pyrula.contracts.runs import RunStatus
 from pyrula.contracts.store import Parking
@@ -38,8 +39,6 @@ __all__ = ["StepSpec", "run_step"]
 
 _COROUTINE: Final = inspect.CO_COROUTINE
 _DEFAULT_RETRY: Final = Retry()
-# While a failed leg of a gather waits for its next try, this often it looks whether it is the last one awake.
-_LEG_LOOK: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +57,13 @@ class StepSpec:
 
 async def run_step(attempt: Attempt, spec: StepSpec) -> Any:
     """Give the recorded outcome, or run the step and record it. Raises `StepFailed`."""
+    if attempt.barred:
+        await attempt.refused()
     scope = attempt.current_scope()
     step_id = spec.step_id
     if not isinstance(step_id, str) or not step_id:
         raise InvalidInput(f"ctx.step needs a non-empty string as its id, not {step_id!r}", "id")
+    check_text(step_id, "id")
     if step_id in scope.running:
         error = ConcurrentStepIdError(
             f"step id {step_id!r} is already running in this scope; give each step an id of its own, or use ctx.gather"
@@ -120,7 +122,7 @@ async def _live(attempt: Attempt, spec: StepSpec, call: Call, record: Record | N
     data: dict[str, Any] = {"result": raw_json(raw), "function": _name(spec.fn)}
     if tries > 1:
         data["attempts"] = tries
-    seq = attempt.recorder.add(EventType.STEP_COMPLETED, call.key, data)
+    seq = attempt.record(EventType.STEP_COMPLETED, call.key, data)
     call.settled = True
     if attempt.attributes_changed:
         await attempt.write_attributes()
@@ -138,8 +140,14 @@ async def _tried(attempt: Attempt, spec: StepSpec, call: Call, tries: int) -> tu
             else:
                 with attempt.observer.step(call.label, call.key, tries, _name(spec.fn)):
                     value = await _invoke(attempt, spec)
-        except (AttemptEnded, KeyboardInterrupt, GeneratorExit):
+        except (AttemptEnded, GeneratorExit):
             raise
+        except KeyboardInterrupt as error:
+            # A real Ctrl-C: trio raises it in whatever runs in the main thread. Any other is the step's own.
+            if attempt.loop.scoped and (spec.inline or _is_async(spec.fn)):
+                raise
+            await _failed(attempt, spec, call, error, tries)
+            continue
         except attempt.loop.cancelled as error:
             if call.interrupted or attempt.loop.asked_to_cancel():
                 raise
@@ -175,7 +183,7 @@ async def _unknown(attempt: Attempt, spec: StepSpec, call: Call) -> Any:
 
 async def _record_failure(attempt: Attempt, call: Call, error: BaseException, tries: int) -> dict[str, Any]:
     data = {"error": describe(error), "attempts": tries}
-    seq = attempt.recorder.add(EventType.STEP_FAILED, call.key, data)
+    seq = attempt.record(EventType.STEP_FAILED, call.key, data)
     call.settled = True
     await attempt.recorder.flush(seq)
     return data
@@ -204,13 +212,15 @@ async def _failed(attempt: Attempt, spec: StepSpec, call: Call, error: BaseExcep
 async def _pause(attempt: Attempt, call: Call, wake: int) -> None:
     """Wait for a step's next try: parked when nothing else is under way, in place while other legs work."""
     call.retrying = True
+    attempt.call_rests()
     try:
         while (left := wake - attempt.now()) > 0:
             alone = all(other.retrying for other in attempt.calls)
             if alone and not attempt.cancel.delivered and attempt.slot is None:
                 await attempt.take_slot()
                 await attempt.park(Parking(RunStatus.SLEEPING, "", wake), None, own=call)
-            await anyio.sleep(min(left / 1e6, _LEG_LOOK))
+            with anyio.move_on_after(left / 1e6):
+                await attempt.next_rest()
         if not attempt.open():
             await attempt.admit()
     finally:
@@ -228,6 +238,14 @@ async def _invoke(attempt: Attempt, spec: StepSpec) -> Any:
 
 
 async def _call(attempt: Attempt, spec: StepSpec) -> Any:
+    token = call_scope.set(InsideStep(attempt, spec.step_id))
+    try:
+        return await _called(attempt, spec)
+    finally:
+        call_scope.reset(token)
+
+
+async def _called(attempt: Attempt, spec: StepSpec) -> Any:
     fn = spec.fn
     if spec.inline or _is_async(fn):
         value = fn(*spec.args, **spec.kwargs)

@@ -14,6 +14,7 @@ from pyrula.actors.core.journal import Kind
 from pyrula.actors.core.scope import VALUE
 from pyrula.contracts.errors import InvalidInput
 from pyrula.contracts.events import EventType, raw_json
+from pyrula.contracts.ids import check_text
 from pyrula.contracts.values import decode, encode
 
 __all__ = ["checkpoint", "commit", "new_uuid", "now", "random_number", "set_attributes", "stream"]
@@ -21,6 +22,8 @@ __all__ = ["checkpoint", "commit", "new_uuid", "now", "random_number", "set_attr
 
 async def _recorded(attempt: Attempt, kind: str, make: Callable[[], Any]) -> Any:
     """The value recorded at this place, or a new one, recorded before the body sees it."""
+    if attempt.barred:
+        await attempt.refused()
     key = attempt.current_scope().key(VALUE)
     record = attempt.match(key, kind)
     if attempt.served(record):
@@ -30,7 +33,7 @@ async def _recorded(attempt: Attempt, kind: str, make: Callable[[], Any]) -> Any
     if not attempt.open():
         await attempt.admit()
     value = make()
-    await attempt.recorder.flush(attempt.recorder.add(EventType.VALUE_RECORDED, key, {"kind": kind, "value": value}))
+    await attempt.recorder.flush(attempt.record(EventType.VALUE_RECORDED, key, {"kind": kind, "value": value}))
     return value
 
 
@@ -53,6 +56,8 @@ async def random_number(attempt: Attempt) -> float:
 
 async def checkpoint(attempt: Attempt, state: Any, given: bool) -> Any:
     """Record a state and give it back; without one, give the last state recorded before this place."""
+    if attempt.barred:
+        await attempt.refused()
     key = attempt.current_scope().key(VALUE)
     record = attempt.match(key, Kind.CHECKPOINT)
     if attempt.served(record):
@@ -67,7 +72,7 @@ async def checkpoint(attempt: Attempt, state: Any, given: bool) -> Any:
         last = attempt.journal.checkpoint
         raw = encode(None if last is None else last.data["state"])
     decoded = decode(raw)
-    seq = attempt.recorder.add(EventType.CHECKPOINT_SAVED, key, {"state": raw_json(raw)})
+    seq = attempt.record(EventType.CHECKPOINT_SAVED, key, {"state": raw_json(raw)})
     await attempt.recorder.flush(seq)
     attempt.journal.remember_checkpoint(seq, decoded)
     return decoded
@@ -81,8 +86,11 @@ async def stream(attempt: Attempt, chunk: Any) -> None:
     when it is there.
     """
     raw = encode(chunk, path="chunk", limit=attempt.settings.payload_limit)
-    key = attempt.current_scope().key(VALUE)
-    record = attempt.match(key, Kind.STREAM)
+    if attempt.barred:
+        await attempt.refused()
+    # A step that runs again streams again: its chunks are numbered, and nobody asks for them on a replay.
+    key = "" if attempt.inside_step else attempt.current_scope().key(VALUE)
+    record = attempt.match(key, Kind.STREAM) if key else None
     if attempt.served(record):
         assert record is not None
         assert record.outcome is not None
@@ -90,14 +98,18 @@ async def stream(attempt: Attempt, chunk: Any) -> None:
         if index == attempt.journal.chunks:
             await attempt.recorder.through_outages(lambda: attempt.store.write_output(attempt.claim, index, raw))
         return
-    if not attempt.open():
+    if not key and attempt.closing:
+        pass  # the step that streams is waited for
+    elif not attempt.open():
         await attempt.admit()
     if attempt.output is None:
         attempt.output = anyio.Lock()
     async with attempt.output:
         attempt.chunks += 1
         index = attempt.chunks
-        await attempt.recorder.flush(attempt.recorder.add(EventType.OUTPUT_WRITTEN, key, {"index": index}))
+        data = {"index": index}
+        add = attempt.record if key else attempt.recorder.add
+        await attempt.recorder.flush(add(EventType.OUTPUT_WRITTEN, key, data))
         await attempt.recorder.through_outages(lambda: attempt.store.write_output(attempt.claim, index, raw))
 
 
@@ -105,6 +117,13 @@ async def commit(attempt: Attempt, name: str, value: Any) -> None:
     """Publish a named value, and record that it was, so that a replay does not publish it again."""
     if not isinstance(name, str) or not name:
         raise InvalidInput(f"ctx.commit needs a non-empty string as its key, not {name!r}", "key")
+    check_text(name, "key")
+    if attempt.inside_step:  # it is published again when the step runs again, and not on a replay
+        raw = encode(value, path=f"value of {name!r}", limit=attempt.settings.payload_limit)
+        await attempt.recorder.through_outages(lambda: attempt.store.commit(attempt.claim, name, raw))
+        return
+    if attempt.barred:
+        await attempt.refused()
     key = attempt.current_scope().key(VALUE)
     record = attempt.match(key, Kind.COMMIT)
     if attempt.served(record):
@@ -113,7 +132,7 @@ async def commit(attempt: Attempt, name: str, value: Any) -> None:
         await attempt.admit()
     raw = encode(value, path=f"value of {name!r}", limit=attempt.settings.payload_limit)
     await attempt.recorder.through_outages(lambda: attempt.store.commit(attempt.claim, name, raw))
-    await attempt.recorder.flush(attempt.recorder.add(EventType.VALUE_COMMITTED, key, {"name": name}))
+    await attempt.recorder.flush(attempt.record(EventType.VALUE_COMMITTED, key, {"name": name}))
 
 
 def set_attributes(attempt: Attempt, values: dict[str, Any]) -> None:

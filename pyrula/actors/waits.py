@@ -52,6 +52,8 @@ async def sleep_until(attempt: Attempt, when: int | None, seconds: float | None 
     """Sleep until a time (microseconds), or for some seconds from now, over any number of attempts."""
     if when is None:
         _number(seconds, "seconds")
+    if attempt.barred:
+        await attempt.refused()
     key = _key(attempt, "sleep" if when is None else "sleep_until")
     record = attempt.match(key, Kind.SLEEP)
     if attempt.served(record):
@@ -70,7 +72,7 @@ async def sleep_until(attempt: Attempt, when: int | None, seconds: float | None 
         opener = None if record is not None else (EventType.TIMER_SET, key, {"wake": wake})
         await attempt.park(Parking(RunStatus.SLEEPING, "", wake), opener)
     # That the time has come needs no proof on disk before the body goes on: it stays so.
-    attempt.recorder.add(EventType.TIMER_FIRED, key, {})
+    attempt.record(EventType.TIMER_FIRED, key, {})
 
 
 async def _sleep_in_place(attempt: Attempt, wake: int) -> None:
@@ -117,12 +119,12 @@ async def _wait(
             await attempt.park(Parking(RunStatus.WAITING, topic, deadline), None if record is not None else opener)
         attempt.free_slot()
     if mail is None:
-        await attempt.recorder.flush(attempt.recorder.add(timed_out, key, {}))
+        await attempt.recorder.flush(attempt.record(timed_out, key, {}))
         raise SignalTimeout(f"nothing came for {topic!r} before its deadline")
     attempt.consume(mail)
     raw = raw_json(encode(mail.payload, path="payload"))
     data = {"name": mail.name, "message_id": mail.message_id, "payload": raw}
-    await attempt.recorder.flush(attempt.recorder.add(received, key, data, mail.raw))
+    await attempt.recorder.flush(attempt.record(received, key, data, mail.raw))
     return mail.payload
 
 
@@ -163,6 +165,8 @@ async def wait_for_signal(attempt: Attempt, name: str, timeout: float | None) ->
     check_id(name, "signal")  # as the client does: nobody could send another
     if timeout is not None:
         _number(timeout, "timeout")
+    if attempt.barred:
+        await attempt.refused()
     key = _key(attempt, "wait_for_signal")
     record = attempt.match(key, Kind.SIGNAL)
     _same(attempt, record, "name", name, "signal")
@@ -189,6 +193,8 @@ async def interrupt(attempt: Attempt, question: Any, name: str | None, timeout: 
         check_id(name, "key")
     if timeout is not None:
         _number(timeout, "timeout")
+    if attempt.barred:
+        await attempt.refused()
     key = _key(attempt, "interrupt")
     record = attempt.match(key, Kind.INTERRUPT)
     asked = name or key

@@ -16,6 +16,7 @@ __all__ = [
     "AttemptEnded",
     "AttemptTimedOut",
     "AuthorError",
+    "CallInsideStep",
     "CallerError",
     "ClaimLost",
     "ConcurrentCallIdError",
@@ -23,6 +24,7 @@ __all__ = [
     "ConfigurationError",
     "EngineError",
     "EventOutOfOrder",
+    "ForeignContext",
     "IdempotencyConflict",
     "InvalidInput",
     "LoopUnresponsive",
@@ -157,6 +159,22 @@ class StepTimedOut(AuthorError, TimeoutError):
     """A step's try took longer than its `timeout`. Retried like any other step error."""
 
     code = "step_timed_out"
+
+
+class CallInsideStep(NonRetryable):
+    """A call on `ctx` that is recorded was made inside a step's function.
+
+    A replayed step does not run its function, so nobody would ask for that record. Make the
+    call in the body and pass its outcome to the step. `ctx.stream` and `ctx.commit` are fine.
+    """
+
+    code = "call_inside_step"
+
+
+class ForeignContext(AuthorError):
+    """`ctx` was used outside of its run: by another run, a thread of one's own, or a task started elsewhere."""
+
+    code = "foreign_context"
 
 
 class AtMostOnceUnknown(AuthorError):

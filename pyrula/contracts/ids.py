@@ -14,6 +14,7 @@ __all__ = [
     "DEFAULT_OWNER",
     "check_id",
     "check_namespace",
+    "check_text",
     "check_workflow_name",
     "digest",
     "new_id",
@@ -71,6 +72,15 @@ def check_id(value: str, what: str) -> str:
     if found := _FORBIDDEN.search(value):
         raise InvalidInput(f"{what} {value!r} holds {found.group()!r}; braces, blanks and controls are refused", what)
     return value
+
+
+def check_text(value: str, what: str) -> None:
+    """Refuse a name that is no text. Cheap for what is plain."""
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InvalidInput(f"{what} holds a lone surrogate, which is not text", what) from None
 
 
 def check_workflow_name(name: str) -> str:

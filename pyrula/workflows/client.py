@@ -274,14 +274,15 @@ class WorkflowClient:
     async def resume(self, name: str, run_id: str, answer: Any, key: str | None = None) -> None:
         """Answer a run's open question. `key` names it; without one, the question that is open now.
 
-        Raises `RunNotFound`, or `WrongRunState` when the run has ended or has no open question.
+        The first answer counts. Raises `RunNotFound`, or `WrongRunState` when the run has no
+        such question open: none was asked, it is answered, or the run has ended.
         """
         question = await self._open_question(name, run_id, key)
-        if question is None and key is None:
+        if question is None:
             status = (await self.store.load(name, run_id, ends=False)).status
-            raise WrongRunState(name, run_id, status, "it has no open question to answer")
-        # The first answer to a question counts: the message's id is the question's own.
-        asked, message_id = question or (key or "", new_id())
+            which = "no open question" if key is None else f"no open question {key!r}"
+            raise WrongRunState(name, run_id, status, f"it has {which} to answer")
+        asked, message_id = question  # the message's id is the question's own: a repeat is seen as one
         await self._deliver(name, run_id, (MailKind.ANSWER, message_id, asked, answer), f"interrupt:{asked}")
 
     async def _open_question(self, name: str, run_id: str, key: str | None) -> tuple[str, str] | None:

@@ -7,6 +7,7 @@ stands, and which records the code never asked for are read off the same index.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from pyrula.actors.core.scope import Tail
 from pyrula.contracts.errors import VersionSkew
 from pyrula.contracts.events import Entry, EventType
 
-__all__ = ["Journal", "Kind", "Record", "never_asked"]
+__all__ = ["Journal", "Kind", "Record", "never_asked", "out_of_order"]
 
 
 class Kind:
@@ -76,6 +77,7 @@ class Journal:
     """
 
     __slots__ = (
+        "_alone",
         "_before_cancel",
         "_first",
         "_order",
@@ -91,6 +93,7 @@ class Journal:
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._records: dict[str, Record] = {}
         self._before_cancel = 0
+        self._alone: dict[str, deque[Record]] | None = None
         self.input: Any = None
         self.cancel_seq = 0
         self.checkpoint: Entry | None = None
@@ -101,6 +104,8 @@ class Journal:
             self.last_seq = entry.seq
             if entry.key:
                 self._index(entry)
+            elif entry.type == EventType.OUTPUT_WRITTEN:
+                self.chunks = entry.data.get("index", 0)
             elif entry.type == EventType.RUN_SUBMITTED:
                 self.input = entry.data["input"]
             elif entry.type == EventType.RUN_CANCEL_REQUESTED and not self.cancel_seq:
@@ -130,7 +135,7 @@ class Journal:
         if entry.type == EventType.CHECKPOINT_SAVED:
             self.checkpoint = entry
         elif entry.type == EventType.OUTPUT_WRITTEN:
-            self.chunks = entry.data["index"]
+            self.chunks = entry.data.get("index", 0)
 
     def _void(self, history: list[Entry], retried: Entry) -> None:
         """A retry makes anew the failed steps that were the last things recorded when the run failed.
@@ -188,6 +193,21 @@ class Journal:
     def peek(self, key: str) -> Record | None:
         """The record at a key, without asking for it."""
         return self._records.get(key)
+
+    def passed_over(self, path: str) -> Record | None:
+        """The first outcome of a scope that nobody has asked for, and beside which nothing else was open.
+
+        A call without a record that comes before it is one that the recorded code did not make.
+        """
+        if self._alone is None:
+            self._alone = {}
+            for record in self._records.values():
+                if record.outcome is not None and not record.outcome.data.get("beside"):
+                    self._alone.setdefault(record.key[: record.key.rfind("/") + 1], deque()).append(record)
+        waiting = self._alone.get(path)
+        while waiting and waiting[0].used:
+            waiting.popleft()
+        return waiting[0] if waiting else None
 
     def _settled_before_cancel(self, record: Record) -> bool:
         return record.outcome is not None and record.outcome.seq < self.cancel_seq
@@ -252,4 +272,14 @@ def never_asked(left: Record) -> VersionSkew:
         "restore the code (or branch with ctx.patched), then retry the run",
         recorded=f"{left.kind} {left.key!r}",
         asked="nothing",
+    )
+
+
+def out_of_order(passed: Record, key: str, kind: str) -> VersionSkew:
+    """The refusal of a call that the recorded code did not make before an outcome it did record."""
+    return VersionSkew(
+        f"the code makes a {kind} {key!r} before the {passed.kind} {passed.key!r} that the journal holds; "
+        "restore the code (or branch with ctx.patched), then retry the run",
+        recorded=f"{passed.kind} {passed.key!r}",
+        asked=f"{kind} {key!r}",
     )

@@ -75,6 +75,8 @@ class Server:
         }
         if url.startswith(_EMBEDDED):
             directory = url.removeprefix(_EMBEDDED)
+            if "@" in directory:
+                raise ConfigurationError("embedded:// names a directory and takes no login; write embedded:///path")
             if not directory:
                 raise ConfigurationError("embedded:// needs a directory: embedded:///var/lib/app or embedded://./data")
             self._directory = Path(directory).absolute()
@@ -200,7 +202,13 @@ class Server:
         try:
             return await self._ask(data, 1, True)
         except ReplyError as error:
-            raise translate(error) from error
+            raise self._refusal(error) from error
+
+    def _refusal(self, error: ReplyError) -> StoreError:
+        """An error reply as the store's error. Functions that are gone again will be loaded again: that passes."""
+        if is_missing(error):
+            return StoreUnavailable(f"{self.label} loses the functions that were loaded into it")
+        return translate(error)
 
     async def functions(self, calls: Sequence[tuple[Any, ...]], *, retry: bool = True) -> list[Any]:
         """Several function calls in one send, each `(name, prefix, *args)`.
@@ -217,7 +225,7 @@ class Server:
                 answers[i] = answer
         for answer in answers:
             if isinstance(answer, ReplyError):
-                raise translate(answer) from answer
+                raise self._refusal(answer) from answer
         return answers
 
     async def _many(self, packed: Sequence[bytes], retry: bool) -> list[Any]:
@@ -236,7 +244,8 @@ class Server:
         except valkey.exceptions.ResponseError as error:
             raise StoreError(str(error)) from error
         except (valkey.exceptions.ValkeyError, OSError) as error:
-            raise StoreUnavailable(f"{self.label}: {error}") from error
+            # valkey-py repeats the command, token and all, before the server's own words.
+            raise StoreUnavailable(f"{self.label}: {str(error).rpartition('caused error: ')[2]}") from error
 
     async def _load(self) -> None:
         lib = library()
