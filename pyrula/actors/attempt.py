@@ -114,7 +114,8 @@ class Attempt:
         self.cancel = _Cancel(pending=self.journal.cancel_seq > 0)
         self.attributes: dict[str, Any] = decode(claim.attributes)
         self.attributes_changed = False
-        self.chunks = self.journal.chunks
+        self.chunks = 0 if self.journal.chunk is None else self.journal.chunk.data["index"]
+        self.unwritten = self.journal.chunk  # it was recorded; whether it was written as well is not known
         self.output: anyio.Lock | None = None
         self.scope: anyio.CancelScope | None = None
         self.fatal: ReplayRefused | None = None

@@ -81,9 +81,9 @@ async def checkpoint(attempt: Attempt, state: Any, given: bool) -> Any:
 async def stream(attempt: Attempt, chunk: Any) -> None:
     """Append a chunk to the run's output, once over all attempts.
 
-    Its number is recorded first, one chunk after the other; so of all recorded ones only the
-    last may not have been written, and a replay writes that one again, which changes nothing
-    when it is there.
+    It is recorded with its number first and then written, one chunk after the other; so of all
+    recorded ones only the last may not have been written, and it is written again, which
+    changes nothing where it is there, before the first new one or when a replay comes to it.
     """
     raw = encode(chunk, path="chunk", limit=attempt.settings.payload_limit)
     if attempt.barred:
@@ -91,26 +91,33 @@ async def stream(attempt: Attempt, chunk: Any) -> None:
     # A step that runs again streams again: its chunks are numbered, and nobody asks for them on a replay.
     key = "" if attempt.inside_step else attempt.current_scope().key(VALUE)
     record = attempt.match(key, Kind.STREAM) if key else None
-    if attempt.served(record):
-        assert record is not None
-        assert record.outcome is not None
-        index = record.outcome.data["index"]
-        if index == attempt.journal.chunks:
-            await attempt.recorder.through_outages(lambda: attempt.store.write_output(attempt.claim, index, raw))
-        return
-    if not key and attempt.closing:
-        pass  # the step that streams is waited for
-    elif not attempt.open():
-        await attempt.admit()
     if attempt.output is None:
         attempt.output = anyio.Lock()
+    if attempt.served(record):
+        assert record is not None
+        if record.outcome is attempt.journal.chunk:
+            async with attempt.output:
+                await _written(attempt)
+        return
+    if key and not attempt.open():  # a step that streams is waited for; its chunks are not held back
+        await attempt.admit()
     async with attempt.output:
+        await _written(attempt)
         attempt.chunks += 1
         index = attempt.chunks
-        data = {"index": index}
         add = attempt.record if key else attempt.recorder.add
-        await attempt.recorder.flush(add(EventType.OUTPUT_WRITTEN, key, data))
+        await attempt.recorder.flush(add(EventType.OUTPUT_WRITTEN, key, {"index": index, "chunk": raw_json(raw)}))
         await attempt.recorder.through_outages(lambda: attempt.store.write_output(attempt.claim, index, raw))
+
+
+async def _written(attempt: Attempt) -> None:
+    """Make sure that the last chunk which earlier attempts recorded is in the output."""
+    if attempt.unwritten is not None:
+        data = attempt.unwritten.data
+        await attempt.recorder.through_outages(
+            lambda: attempt.store.write_output(attempt.claim, data["index"], encode(data["chunk"]))
+        )
+        attempt.unwritten = None
 
 
 async def commit(attempt: Attempt, name: str, value: Any) -> None:

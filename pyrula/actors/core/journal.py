@@ -73,7 +73,7 @@ class Journal:
     """The index over the entries that a claim brought along.
 
     `input` is the workflow's recorded input, `cancel_seq` the seq of a cancel request (0:
-    none), `checkpoint` the last saved state's entry, `chunks` the number of the last output chunk.
+    none), `checkpoint` the last saved state's entry, `chunk` that of the last output chunk.
     """
 
     __slots__ = (
@@ -85,7 +85,7 @@ class Journal:
         "_unasked",
         "cancel_seq",
         "checkpoint",
-        "chunks",
+        "chunk",
         "input",
         "last_seq",
     )
@@ -97,7 +97,7 @@ class Journal:
         self.input: Any = None
         self.cancel_seq = 0
         self.checkpoint: Entry | None = None
-        self.chunks = 0
+        self.chunk: Entry | None = None
         self.last_seq = 0
         history = list(entries)
         for position, entry in enumerate(history):
@@ -105,7 +105,7 @@ class Journal:
             if entry.key:
                 self._index(entry)
             elif entry.type == EventType.OUTPUT_WRITTEN:
-                self.chunks = entry.data.get("index", 0)
+                self.chunk = entry
             elif entry.type == EventType.RUN_SUBMITTED:
                 self.input = entry.data["input"]
             elif entry.type == EventType.RUN_CANCEL_REQUESTED and not self.cancel_seq:
@@ -135,7 +135,7 @@ class Journal:
         if entry.type == EventType.CHECKPOINT_SAVED:
             self.checkpoint = entry
         elif entry.type == EventType.OUTPUT_WRITTEN:
-            self.chunks = entry.data.get("index", 0)
+            self.chunk = entry
 
     def _void(self, history: list[Entry], retried: Entry) -> None:
         """A retry makes anew the failed steps that were the last things recorded when the run failed.
