@@ -108,7 +108,7 @@ class Attempt:
         self.guard = Guard(board or Board(), claim.run_id)
         self.root = OwnedScope(self)
         self.mail: list[Mail] = [parse_mail(raw) for raw in claim.inbox]
-        self.taken: set[str] = set()
+        self._known = set(claim.inbox)  # all that was ever read from the inbox, taken out or not
         self.mail_stale = False
         self.calls: set[Call] = set()
         self.cancel = _Cancel(pending=self.journal.cancel_seq > 0)
@@ -338,8 +338,9 @@ class Attempt:
 
     def receive(self, raw: Sequence[bytes]) -> None:
         """Take in the whole inbox as it is now. A cancel request takes effect at once."""
-        known = {mail.message_id for mail in self.mail} | self.taken
-        self.mail.extend(mail for mail in map(parse_mail, raw) if mail.message_id not in known)
+        fresh = [message for message in raw if message not in self._known]
+        self._known.update(fresh)
+        self.mail.extend(map(parse_mail, fresh))
         self.take_control()
 
     def take_control(self) -> None:
@@ -383,7 +384,6 @@ class Attempt:
     def consume(self, mail: Mail) -> None:
         """A message is about to leave the inbox with the next append."""
         self.mail.remove(mail)
-        self.taken.add(mail.message_id)
 
     def stop(self, reason: AttemptEnded) -> None:
         """End the attempt from outside: its claim is lost, or the worker shuts down."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import random
@@ -242,7 +243,9 @@ async def _call(attempt: Attempt, spec: StepSpec) -> Any:
     try:
         return await _called(attempt, spec)
     finally:
-        call_scope.reset(token)
+        # An abandoned body is collected in whatever context that happens in, and has nothing to put back.
+        with contextlib.suppress(ValueError):
+            call_scope.reset(token)
 
 
 async def _called(attempt: Attempt, spec: StepSpec) -> Any:

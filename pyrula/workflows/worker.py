@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import time
@@ -18,6 +19,8 @@ from pyrula.actors.attempt import Attempt, Body, Settings
 from pyrula.actors.bridge import current_loop, run_soon
 from pyrula.actors.calls import call_scope
 from pyrula.actors.capacity import Capacity
+from pyrula.actors.core.failures import message_of
+from pyrula.actors.doorbell import Doorbell
 from pyrula.actors.drive import Board
 from pyrula.actors.holding import HeldAttempts
 from pyrula.actors.leases import LeaseThread
@@ -49,6 +52,9 @@ _TICK: Final = 0.25
 _SLOWEST_POLL: Final = 2.0
 _CLAIM_BATCH: Final = 16
 _SWEEP_LIMIT: Final = 100
+# After an inbox was read: so many seconds for each message in it until the next look.
+_GULP: Final = 1e-5
+_LOGGED: Final = 500
 _NEVER: Final = 1 << 62
 # The loops by name; each says under its own when the store has served it.
 _BELLS: Final = "bell loop"
@@ -99,25 +105,6 @@ def _first(group: BaseExceptionGroup[ConfigurationError] | None) -> Configuratio
     return None
 
 
-class _Doorbell:
-    """An event that can be rung again and again; ringing it twice before anyone looks counts once."""
-
-    def __init__(self) -> None:
-        self._event = anyio.Event()
-
-    def ring(self) -> None:
-        self._event.set()
-
-    async def wait(self, seconds: float) -> bool:
-        """True when it was rung, False after the time."""
-        with anyio.move_on_after(seconds):
-            await self._event.wait()
-        rung = self._event.is_set()
-        if rung:
-            self._event = anyio.Event()
-        return rung
-
-
 class WorkflowWorker:
     """Executes runs. `run()` blocks until `stop()`, under asyncio or trio.
 
@@ -143,8 +130,10 @@ class WorkflowWorker:
         self._outage = CountedOutages()
         self._board = Board()
         self._capacity = Capacity(self.options.max_concurrent_runs)
-        self._doorbells: dict[str, _Doorbell] = {}
-        self._timer_bell: _Doorbell | None = None
+        self._doorbells: dict[str, Doorbell] = {}
+        self._timer_bell: Doorbell | None = None
+        self._inbox_bell: Doorbell | None = None
+        self._inboxes: dict[tuple[str, str], None] = {}  # to be read, in the order their bells were heard
         self._stop_requested = False
         self._stopping: anyio.Event | None = None
         self._loop: object = None  # while it runs: the event loop's native token
@@ -179,8 +168,9 @@ class WorkflowWorker:
         self._stopping = anyio.Event()
         self._runners = RunnerPool(self._attempt)
         self._loop = current_token().native_token
-        self._doorbells = {name: _Doorbell() for name in self._workflows}
-        self._timer_bell = _Doorbell()
+        self._doorbells = {name: Doorbell() for name in self._workflows}
+        self._timer_bell = Doorbell()
+        self._inbox_bell = Doorbell()
         settings = Settings(
             cancel_timeout=self.options.cancel_timeout,
             completed_ttl=getattr(self.store, "completed_ttl", 86400.0),
@@ -218,6 +208,7 @@ class WorkflowWorker:
     def _start_loops(self, loops: TaskGroup, group: TaskGroup, settings: Settings) -> None:
         for name in self._workflows:
             loops.start_soon(supervise, _CLAIMS + name, partial(self._claim_loop, name, group, settings), self._outage)
+        loops.start_soon(supervise, "inbox loop", self._inbox_loop, self._outage)
         loops.start_soon(supervise, _ORPHANS, self._orphan_loop, self._outage)
         if isinstance(self.store, Countable):
             depths = QueueDepths(self.store, self._workflows)
@@ -354,8 +345,23 @@ class WorkflowWorker:
             return
         if bell.kind == BellKind.ENDED:
             attempt.stop(ClaimLost(f"run {bell.run_id!r} was ended from outside"))
-        elif bell.kind == BellKind.INBOX:
-            attempt.receive(await self.store.inbox(attempt.claim))
+        elif bell.kind == BellKind.INBOX and self._inbox_bell is not None:
+            self._inboxes[bell.workflow, bell.run_id] = None
+            self._inbox_bell.ring()
+
+    async def _inbox_loop(self) -> None:
+        """Read the inboxes that bells have named. A storm of messages for one run is read in gulps."""
+        bell = self._inbox_bell
+        assert bell is not None
+        while True:
+            await bell.wait(math.inf)
+            named, self._inboxes = self._inboxes, {}
+            for key in named:
+                attempt = self._attempts.get(key)
+                if attempt is not None:
+                    messages = await self.store.inbox(attempt.claim)
+                    attempt.receive(messages)
+                    await anyio.sleep(len(messages) * _GULP)
 
     async def _look_into_inboxes(self) -> None:
         """Bells were missed: a message may have come to any run that is held, a cancel among them."""
@@ -448,7 +454,8 @@ class WorkflowWorker:
     def _report(self, attempt: Attempt, ended: Ended, seconds: float) -> None:
         claim = attempt.claim
         if ended.how in ("failed", "set aside", "lost", "retrying"):
-            log.warning("run %s of %s %s: %s", claim.run_id, claim.workflow, ended.how, ended.error)
+            why = "" if ended.error is None else message_of(ended.error)[:_LOGGED]
+            log.warning("run %s of %s %s: %s", claim.run_id, claim.workflow, ended.how, why)
         else:
             log.debug("run %s of %s %s after %.3f s", claim.run_id, claim.workflow, ended.how, seconds)
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pyrula.contracts.errors import PyrulaError, ReplayRefused, StepFailed
 
-__all__ = ["describe", "step_failed"]
+__all__ = ["describe", "message_of", "step_failed"]
 
 _MESSAGE_LIMIT: Final = 2000
 _TRACE_LIMIT: Final = 4000
@@ -18,7 +18,8 @@ def _type_name(kind: type) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _message(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
+    """An error's text, bounded and always text, whatever the error itself does."""
     try:
         text = str(error)
     except Exception as broken:  # noqa: BLE001 - an error whose own text cannot be made is still recorded
@@ -41,7 +42,7 @@ def describe(error: BaseException, *, key: str | None = None) -> dict[str, Any]:
     described: dict[str, Any] = {
         "code": error.code if isinstance(error, PyrulaError) else "error",
         "type": _type_name(type(error)),
-        "message": _message(error),
+        "message": message_of(error),
         "bases": [f"{k.__module__}.{k.__qualname__}" for k in type(error).__mro__ if k is not object],
         "traceback": _trace(error),
     }
