@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shlex
 import sys
@@ -67,6 +68,11 @@ def _dev(
     raise typer.Exit(run_on(loop, lambda: session.run(concurrency)))
 
 
+def _example_input(item: Workflow) -> str:
+    """What an input of this workflow looks like, for the shell: its required parameters, each to be filled in."""
+    return shlex.quote(json.dumps(dict.fromkeys(sorted(item.spec.required), "...")))
+
+
 class _Session:
     """One run of the command: store, worker and whatever shows what they do."""
 
@@ -107,7 +113,10 @@ class _Session:
         if (url := self._place.url or "").startswith("embedded://"):
             hint = f"export PYRULA_VALKEY_URL={shlex.quote(url)}"
             self._out.line(("in another shell:  ", "dim"), hint)
-            self._out.line(("                   ", "dim"), f"pyrula submit {shlex.quote(self._chosen[0].name)} '{{}}'")
+            first = self._chosen[0]
+            self._out.line(
+                ("                   ", "dim"), f"pyrula submit {shlex.quote(first.name)} {_example_input(first)}"
+            )
         else:  # not the URL: it may hold a password
             self._out.line(("on ", "dim"), clean(label))
         self._out.flush()
