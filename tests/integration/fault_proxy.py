@@ -82,7 +82,8 @@ class _Pair:
     def reset(self) -> None:
         """Let the client's end break, not end."""
         raw = self.near.extra(SocketAttribute.raw_socket)
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        with suppress(OSError):  # it has just ended by itself
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 class Proxy:

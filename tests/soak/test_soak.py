@@ -134,7 +134,7 @@ async def _disturbed(faults: Faults, population: Population, bench: Bench, numbe
 async def _ended(population: Population, tellers: anyio.abc.TaskGroup, bench: Bench) -> None:
     """Wait for the stories under way; name those that do not end."""
     with anyio.move_on_after(TO_THE_END):
-        while len(population.told) < len(population.stories) - len(population.problems):
+        while len(population.told) < len(population.stories) - len(population.problems):  # noqa: ASYNC110
             await anyio.sleep(0.05)
         return
     tellers.cancel_scope.cancel()
