@@ -215,6 +215,7 @@ async def _pause(attempt: Attempt, call: Call, wake: int) -> None:
     call.retrying = True
     attempt.call_rests()
     try:
+        await checkpoint()  # legs beside this one may not have begun yet
         while (left := wake - attempt.now()) > 0:
             alone = all(other.retrying for other in attempt.calls)
             if alone and not attempt.cancel.delivered and attempt.slot is None:

@@ -80,14 +80,14 @@ def test_a_completed_run_in_full(served: Desk) -> None:
         'Result  {"total":300}',
         "attributes    size=2",
         "Published as total  300",
-        "Journal  6 events: 2 steps completed",
+        "Journal  7 events: 2 steps completed",
         "price:bc  200",
         "UTC  (",
         "took ",
     ):
         assert part in shown
     document = served("runs", "show", run_id, "--json").json
-    assert (document["result"], document["committed"], document["events"]) == ({"total": 300}, {"total": 300}, 6)
+    assert (document["result"], document["committed"], document["events"]) == ({"total": 300}, {"total": 300}, 7)
 
 
 def test_a_failed_run_shows_the_authors_frames_and_not_the_engines(served: Desk) -> None:
@@ -132,11 +132,12 @@ def test_the_journal_for_people_and_for_programs(served: Desk) -> None:
         "run.submitted",
         "run.started",
         "step.completed",
+        "output.written",
         "value.committed",
         "run.completed",
     ]
     records = served("runs", "events", run_id, "--json").records
-    assert [event["seq"] for event in records] == [1, 2, 3, 4, 5]
+    assert [event["seq"] for event in records] == [1, 2, 3, 4, 5, 6]
     assert records[2].keys() == {"seq", "type", "at", "attempt", "key", "data"}
     assert (records[2]["key"], records[2]["data"]["result"]) == ("price:a", 100)
     assert served("runs", "events", run_id, "--json", "--follow").records == records

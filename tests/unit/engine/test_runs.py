@@ -381,7 +381,7 @@ async def test_a_stopped_attempt_gives_its_run_back_with_what_it_recorded() -> N
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
             group.start_soon(work)
-            while "a" not in log:  # noqa: ASYNC110 - the body is under test
+            while "step.completed" not in await bench.types(run.run_id):  # noqa: ASYNC110 - the body is under test
                 await anyio.sleep(0.001)
             attempt.stop(Shutdown("the worker stops"))
     assert ended == ["requeued"]

@@ -783,3 +783,28 @@ async def test_a_recorded_result_that_no_longer_fits_its_annotation() -> None:
     assert run.status is RunStatus.FAILED
     assert run.error is not None
     assert "step 's' result" in run.error["message"]
+
+
+async def test_a_leg_that_waits_for_its_next_try_parks_as_soon_as_it_is_the_last_one() -> None:
+    async def fail() -> None:
+        raise OSError("again")
+
+    async def slow() -> None:
+        await anyio.sleep(0.02)
+
+    async def body(ctx: Context) -> None:
+        await ctx.gather(
+            ctx.step("a", fail, retry=LATER),
+            ctx.step("b", slow),
+            ctx.step("c", fail, retry=LATER),
+            return_exceptions=True,
+        )
+
+    bench = Bench(body)
+    run = await bench.submit()
+    began = anyio.current_time()
+    assert (await bench.once(run.run_id)).how == "parked"
+    assert anyio.current_time() - began < 0.5
+    types = await bench.types(run.run_id)
+    assert (types.count("step.retrying"), types.count("step.completed")) == (2, 1)
+    assert (await bench.drive(run.run_id)).status is RunStatus.COMPLETED
