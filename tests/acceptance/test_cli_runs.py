@@ -80,14 +80,14 @@ def test_a_completed_run_in_full(served: Desk) -> None:
         'Result  {"total":300}',
         "attributes    size=2",
         "Published as total  300",
-        "Journal  7 events: 2 steps completed",
+        "Journal  8 events: 2 steps completed",
         "price:bc  200",
         "UTC  (",
         "took ",
     ):
         assert part in shown
     document = served("runs", "show", run_id, "--json").json
-    assert (document["result"], document["committed"], document["events"]) == ({"total": 300}, {"total": 300}, 7)
+    assert (document["result"], document["committed"], document["events"]) == ({"total": 300}, {"total": 300}, 8)
 
 
 def test_a_failed_run_shows_the_authors_frames_and_not_the_engines(served: Desk) -> None:
