@@ -139,9 +139,15 @@ class Population:
                     return
                 await self._acknowledged(lambda: self._unless_ended(self.client.retry(story.workflow, story.run_id)))
                 continue
-            if result != story.expected:
+            if result != story.expected and not self._told_again_in_another_order(story, result):
                 self.problems.append(f"{story.run_id} gave {result!r}, not {story.expected!r}")
             return
+
+    def _told_again_in_another_order(self, story: Story, result: object) -> bool:
+        """A letter that a power cut took back is sent again, and then comes behind those sent since."""
+        return (
+            self.lossy and story.workflow == "letters" and sorted(map(str, story.expected)) == sorted(map(str, result))  # type: ignore[call-overload]  # a list of letters
+        )
 
     async def _acknowledged(self, call: Callable[[], Awaitable[T]]) -> T:
         while True:
