@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -40,6 +40,18 @@ async def until(holds: Callable[[], object], *, within: float = _PATIENCE, what:
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {within} s: {what or holds}")
         await anyio.sleep(_LOOK)
+
+
+def _out_of_turn(done: Iterable[tuple[str, str, int]]) -> Iterator[str]:
+    """Steps named s0, s1 ... follow each other: one whose next was executed had been recorded, and is not repeated."""
+    attempts: dict[tuple[str, int], list[int]] = {}
+    for run_id, step, attempt in done:
+        if step[1:].isdigit() and step[0] == "s":
+            attempts.setdefault((run_id, int(step[1:])), []).append(attempt)
+    for (run_id, number), made in attempts.items():
+        following = attempts.get((run_id, number + 1))
+        if following and max(made) > min(following):
+            yield f"{run_id} s{number}: executed in attempt {max(made)}, after the next step in {min(following)}"
 
 
 class Bench:
@@ -140,7 +152,7 @@ class Bench:
         last: dict[tuple[str, str], int] = {}
         for run_id, step, attempt in done:
             last[run_id, step] = max(attempt, last.get((run_id, step), 0))
-        findings: list[str] = []
+        findings = list(_out_of_turn(done))
         cursor = None
         while True:
             page = await self.client.list(limit=200, cursor=cursor)

@@ -57,7 +57,7 @@ class Faults:
             (2, self.line_frozen),
             (2, self.line_slow),
             (6, self.reply_lost),
-            (3, self.power_cut if cuts else self.server_killed),
+            (14, self.power_cut) if cuts else (3, self.server_killed),
         ]
 
     async def one(self) -> None:
