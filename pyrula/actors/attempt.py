@@ -309,11 +309,16 @@ class Attempt:
         self.cancel.pending = False
         self.cancel.delivered = True
         self.bound_clean_up()
-        raise await self.loop.cancellation()
+        scope = call_scope.get(None)
+        direct = isinstance(scope, OwnedScope) and scope.direct(self.loop.current_task())
+        if not direct:
+            self.loop.interrupt_body(self.root.task)
+        raise await self.loop.cancellation(direct=direct)
 
-    def begin(self, key: str, label: str) -> Call:
+    def begin(self, key: str, label: str, scope: OwnedScope) -> Call:
         """Count a live call as under way."""
-        call = Call(key, label, None if self.loop.scoped else self.loop.current_task())
+        task = self.loop.current_task()
+        call = Call(key, label, scope.direct(task), None if self.loop.scoped else task)
         self.calls.add(call)
         return call
 
@@ -370,6 +375,8 @@ class Attempt:
                     call.scope.cancel()
                 elif call.task is not None:
                     self.loop.interrupt(call.task)
+            if under_way and not any(call.direct for call in under_way):
+                self.loop.interrupt_body(self.root.task)
 
     def bound_clean_up(self) -> None:
         """A cancelled body has so long to come to a call, and from there so long in all for its clean-up."""

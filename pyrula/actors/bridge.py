@@ -10,13 +10,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import anyio
 from anyio.lowlevel import checkpoint
 
-__all__ = ["Loop", "current_loop", "run_soon"]
+__all__ = ["CancelRequested", "Loop", "current_loop", "run_soon"]
+
+
+class CancelRequested(BaseException):
+    """Raised in a task of a nursery when its run is asked to cancel: unlike `Cancelled`, it ends the whole nursery."""
 
 
 class Loop(Protocol):
@@ -31,11 +36,15 @@ class Loop(Protocol):
         ...
 
     def current_task(self) -> object | None:
-        """The running task, as an object that `interrupt` takes; None under trio."""
+        """The running task, as an object; under asyncio one that `interrupt` takes."""
         ...
 
     def interrupt(self, task: object) -> None:
         """Have a waiting task raise the loop's cancellation once."""
+        ...
+
+    def interrupt_body(self, task: object) -> None:
+        """Have a body's own task, wherever it waits, raise the loop's cancellation once."""
         ...
 
     def calm(self) -> None:
@@ -46,8 +55,11 @@ class Loop(Protocol):
         """True when the cancellation that the current task has just caught was meant for it."""
         ...
 
-    async def cancellation(self) -> BaseException:
-        """An instance of the loop's own cancellation, to be raised."""
+    async def cancellation(self, *, direct: bool = True) -> BaseException:
+        """The loop's own cancellation, to be raised; for a task that is not `direct`, what stands for it there.
+
+        A task group takes the cancellation of one of its tasks for that task's end, and goes on.
+        """
         ...
 
     async def absorb(self) -> None:
@@ -70,6 +82,11 @@ class _Asyncio:
         assert isinstance(task, asyncio.Task)
         task.cancel()
 
+    def interrupt_body(self, task: object) -> None:
+        assert isinstance(task, asyncio.Task)
+        task.cancel()
+        task.get_loop().call_soon(task.uncancel)  # it has been raised by then, and nothing else is to be seen of it
+
     def calm(self) -> None:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
@@ -80,7 +97,7 @@ class _Asyncio:
         task = asyncio.current_task()
         return task is not None and task.cancelling() > 0
 
-    async def cancellation(self) -> BaseException:
+    async def cancellation(self, *, direct: bool = True) -> BaseException:
         return asyncio.CancelledError()
 
     async def absorb(self) -> None:
@@ -132,10 +149,14 @@ class _Trio:
         return anyio.get_cancelled_exc_class()
 
     def current_task(self) -> object | None:
-        return None
+        task: object = sys.modules["trio"].lowlevel.current_task()
+        return task
 
     def interrupt(self, task: object) -> None:
         raise RuntimeError("under trio a call is interrupted through its scope")
+
+    def interrupt_body(self, task: object) -> None:
+        """Nothing: a `CancelRequested` in one of its tasks ends the nursery that the body waits in."""
 
     def calm(self) -> None:
         """Nothing to take back: a scope ends with its call."""
@@ -143,7 +164,9 @@ class _Trio:
     def asked_to_cancel(self) -> bool:
         return True  # trio lets nobody else make its Cancelled
 
-    async def cancellation(self) -> BaseException:
+    async def cancellation(self, *, direct: bool = True) -> BaseException:
+        if not direct:
+            return CancelRequested("the run was asked to cancel")
         # trio makes its Cancelled itself and only in a cancelled scope; this one is caught in
         # such a scope and then belongs to whoever raises it.
         with anyio.CancelScope() as scope:

@@ -22,6 +22,7 @@ class _Legs:
         self.attempt = attempt
         self.scope: OwnedScope = attempt.current_scope()
         self.number = self.scope.next_gather()
+        self.chained = self.scope.direct(attempt.loop.current_task())
         self.aws = aws
         self.results: list[Any] = [None] * len(aws)
         self.started = [False] * len(aws)
@@ -32,7 +33,10 @@ class _Legs:
     async def leg(self, index: int, limiter: anyio.Semaphore | None = None) -> None:
         """Run one leg; its first error is kept and the others are cancelled."""
         self.started[index] = True
-        token = call_scope.set(self.scope.leg(self.number, index))
+        scope = self.scope.leg(self.number, index)
+        scope.task = self.attempt.loop.current_task()
+        scope.chained = self.chained
+        token = call_scope.set(scope)
         try:
             self.results[index] = await self.aws[index]
         except (AttemptEnded, SuspendInGatherLeg) as error:

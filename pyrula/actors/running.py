@@ -17,6 +17,7 @@ from typing import Any
 import anyio
 
 from pyrula.actors.attempt import Attempt
+from pyrula.actors.bridge import CancelRequested
 from pyrula.actors.calls import call_scope
 from pyrula.actors.core.failures import describe
 from pyrula.actors.core.journal import never_asked
@@ -64,6 +65,7 @@ async def run_attempt(attempt: Attempt) -> Ended:
 
 async def _run(attempt: Attempt) -> Ended:
     token = call_scope.set(attempt.root)
+    attempt.root.task = attempt.loop.current_task()
     endings = _Endings(attempt)
     concluding = False
     try:
@@ -246,6 +248,8 @@ class _Endings:
             if not self.attempt.journal.cancel_seq:
                 return await self._set_aside(refused)
             self.attempt.cancel.delivered = True  # nobody wants it to go on: that its code is wrong is no matter
+        if isinstance(error, CancelRequested):
+            return await self.cancelled()
         if self._cancel_stands():
             await self._finish(
                 EventType.RUN_CANCELLED,

@@ -84,13 +84,13 @@ async def run_step(attempt: Attempt, spec: StepSpec) -> Any:
         return _replayed(spec, record.outcome)
     if not attempt.open():
         await attempt.admit()
-    call = attempt.begin(key, step_id)
+    call = attempt.begin(key, step_id, scope)
     scope.running.add(step_id)
     try:
         if attempt.loop.scoped:
             with anyio.CancelScope() as call.scope:
                 return await _live(attempt, spec, call, record)
-            raise await attempt.loop.cancellation()
+            raise await attempt.loop.cancellation(direct=call.direct)
         return await _live(attempt, spec, call, record)
     finally:
         if call.interrupted:
@@ -158,7 +158,7 @@ async def _tried(attempt: Attempt, spec: StepSpec, call: Call, tries: int) -> tu
             await _failed(attempt, spec, call, error, tries)
             continue
         if call.interrupted:
-            raise await attempt.loop.cancellation()
+            raise await attempt.loop.cancellation(direct=call.direct)
         return value, tries
 
 
@@ -193,7 +193,7 @@ async def _record_failure(attempt: Attempt, call: Call, error: BaseException, tr
 async def _failed(attempt: Attempt, spec: StepSpec, call: Call, error: BaseException, tries: int) -> None:
     """Return when the step is to be tried again now; raise when it has failed, or the run parks until then."""
     if call.interrupted:
-        raise await attempt.loop.cancellation()
+        raise await attempt.loop.cancellation(direct=call.direct)
     policy = spec.retry or _DEFAULT_RETRY
     # Trying again is what an at-most-once step must not do: its first try may have taken effect.
     delay = None if spec.at_most_once else retry_delay(policy, error, tries, random.random())
