@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -38,13 +38,21 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """A journal entry that a store has taken, as its worker knows. `at` as in `Execution`."""
+    """A journal entry that a store has taken, as its worker knows: between `began` and `at`, as in `Execution`.
+
+    The answer may have been long on its way, so the server may have given it at any time in between.
+    """
 
     workflow: str
     run: str
     seq: int
     raw: str
+    began: int
     at: int
+
+    def within(self, spans: Iterable[tuple[int, int]]) -> bool:
+        """Whether it may have been taken in one of these spans of time."""
+        return any(self.began <= end and start <= self.at for start, end in spans)
 
 
 def setup(folder: Path, reached: Callable[[str], object]) -> None:
@@ -68,11 +76,11 @@ def acknowledgements(folder: Path) -> list[Acknowledged]:
     return [Acknowledged(**json.loads(line)) for line in _lines(folder / "acknowledged")]
 
 
-def acknowledged(workflow: str, run: str, before: int, entries: Sequence[bytes]) -> None:
-    """A store has taken these entries after `before`."""
+def acknowledged(workflow: str, run: str, before: int, entries: Sequence[bytes], began: int) -> None:
+    """A store has taken these entries after `before`; it was asked to at `began`."""
     at = time.monotonic_ns()
     for seq, raw in enumerate(entries, before + 1):
-        _write("acknowledged", Acknowledged(workflow, run, seq, raw.decode(), at))
+        _write("acknowledged", Acknowledged(workflow, run, seq, raw.decode(), began, at))
 
 
 def _note(ctx: tuple[str, int], step: str) -> None:

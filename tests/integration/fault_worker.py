@@ -102,8 +102,9 @@ class TrappedStore(ValkeyStore):
 
     async def append(self, claim: Claim, seq: int, entries: Sequence[bytes], *, consumed: Sequence[bytes] = ()) -> None:
         fault_programs.reach("append.before")
+        began = time.monotonic_ns()
         await super().append(claim, seq, entries, consumed=consumed)
-        fault_programs.acknowledged(claim.workflow, claim.run_id, seq, entries)
+        fault_programs.acknowledged(claim.workflow, claim.run_id, seq, entries, began)
         fault_programs.reach("append.after")
 
     async def park(

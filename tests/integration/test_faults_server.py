@@ -263,7 +263,7 @@ async def test_under_load_a_power_cut_takes_the_last_moment_and_leaves_nothing_i
             group.start_soon(population.tell, story)
     assert population.problems == []
     for told in acknowledgements(bench.folder):
-        if any(start <= told.at <= end for start, end in lost):
+        if told.within(lost):
             continue
         journal = dict(await bench.store.read_journal(told.workflow, told.run, after=told.seq - 1, limit=1))
         assert journal[told.seq].decode() == told.raw

@@ -184,9 +184,8 @@ async def _judged(faults: Faults, population: Population, bench: Bench, say: Any
     if cuts:  # what was forgotten is done again
         findings = [each for each in findings if "executed" not in each]
     assert findings == []
-    missing = await _missing(faults, bench)
-    say(f"proved in {time.monotonic() - begun:.0f} s: {len(logs)} workers, and nothing is wrong")
-    assert missing == []
+    assert await _missing(faults, bench) == []
+    say(f"proved in {time.monotonic() - begun:.0f} s, over {len(logs)} workers: nothing is wrong")
 
 
 async def _missing(faults: Faults, bench: Bench) -> list[str]:
@@ -194,7 +193,7 @@ async def _missing(faults: Faults, bench: Bench) -> list[str]:
     journals: dict[tuple[str, str], dict[int, bytes]] = {}
     missing = []
     for told in acknowledgements(bench.folder):
-        if any(start <= told.at <= end for start, end in faults.lost):
+        if told.within(faults.lost):
             continue
         key = (told.workflow, told.run)
         if key not in journals:
