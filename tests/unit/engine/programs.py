@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import anyio
 from anyio.lowlevel import checkpoint
 from hypothesis import strategies as st
 
@@ -18,7 +19,20 @@ from pyrula.contracts.errors import SignalTimeout, StepFailed
 from pyrula.contracts.options import Retry
 from pyrula.workflows.context import Context
 
-__all__ = ["Gather", "Loop", "Node", "Program", "Signal", "Step", "Turns", "Value", "Wait", "World", "programs"]
+__all__ = [
+    "Gather",
+    "Loop",
+    "Node",
+    "Program",
+    "Signal",
+    "Step",
+    "Tasks",
+    "Turns",
+    "Value",
+    "Wait",
+    "World",
+    "programs",
+]
 
 FOR_EVER: Final = 10**6
 MOST_TRIES: Final = 3
@@ -82,7 +96,14 @@ class Gather:
     errors: str = "none"
 
 
-Node = Step | Value | Turns | Wait | Signal | Loop | Gather
+@dataclass(frozen=True)
+class Tasks:
+    """Branches as tasks of one task group, without scopes of their own: the names of their steps differ."""
+
+    branches: tuple[tuple[Step | Turns, ...], ...]
+
+
+Node = Step | Value | Turns | Wait | Signal | Loop | Gather | Tasks
 
 
 @dataclass(frozen=True)
@@ -123,6 +144,8 @@ def _walk(nodes: tuple[Node, ...], place: str) -> list[tuple[str, Node]]:
         elif isinstance(node, Gather):
             for number, leg in enumerate(node.legs):
                 found += _walk(leg, f"{here}.{number}.")
+        elif isinstance(node, Tasks):
+            pass  # nothing in it waits for a signal
         else:
             found.append((here, node))
     return found
@@ -156,6 +179,8 @@ async def _run(ctx: Context, nodes: tuple[Node, ...], place: str, seen: list[lis
         elif isinstance(node, Loop):
             for turn in range(node.times):
                 await _run(ctx, node.body, f"{here}.{turn}.", seen, world)
+        elif isinstance(node, Tasks):
+            await _tasks(ctx, node, here, seen, world)
         else:
             await _gather(ctx, node, here, seen, world)
 
@@ -231,6 +256,18 @@ async def _gather(ctx: Context, node: Gather, here: str, seen: list[list[Any]], 
             seen.extend(result)
 
 
+async def _tasks(ctx: Context, node: Tasks, here: str, seen: list[list[Any]], world: World) -> None:
+    results: list[list[list[Any]]] = [[] for _ in node.branches]
+    async with anyio.create_task_group() as group:
+        for number, branch in enumerate(node.branches):
+            named = tuple(
+                replace(each, name=f"{number}{each.name}") if isinstance(each, Step) else each for each in branch
+            )
+            group.start_soon(_run, ctx, named, f"{here}.{number}.", results[number], world)
+    for result in results:
+        seen.extend(result)
+
+
 # --- generated --------------------------------------------------------------------------------
 
 _kinds = st.sampled_from(["async", "async", "inline", "thread"])
@@ -262,7 +299,7 @@ def _legs(leaf: st.SearchStrategy[Node]) -> st.SearchStrategy[tuple[tuple[Node, 
     return st.lists(st.lists(leaf, max_size=3).map(tuple), max_size=4).map(tuple)
 
 
-_turns: st.SearchStrategy[Node] = st.builds(Turns, st.integers(1, 3))
+_turns = st.builds(Turns, st.integers(1, 3))
 _limits = st.sampled_from([None, 1, 2])
 _inner: st.SearchStrategy[Node] = st.one_of(
     _calm, _calm, _turns, _leg_values, st.builds(Gather, _legs(st.one_of(_calm, _leg_values)), _limits)
@@ -271,9 +308,13 @@ _gathers: st.SearchStrategy[Node] = st.one_of(
     st.builds(Gather, _legs(_inner), _limits),
     st.builds(Gather, _legs(st.one_of(_calm, _wild, _turns)), _limits, st.sampled_from(["kept", "caught"])),
 )
+_branch_step: st.SearchStrategy[Step | Turns] = st.one_of(_calm, _calm, _turns)
+_groups: st.SearchStrategy[Node] = st.builds(
+    Tasks, st.lists(st.lists(_branch_step, max_size=3).map(tuple), max_size=3).map(tuple)
+)
 _simple: st.SearchStrategy[Node] = st.one_of(_calm, _calm, _turns, _values, _waits)
 _loops: st.SearchStrategy[Node] = st.builds(Loop, st.integers(0, 3), st.lists(_simple, max_size=3).map(tuple))
-_nodes: st.SearchStrategy[Node] = st.one_of(_simple, _simple, _loops, _gathers)
+_nodes: st.SearchStrategy[Node] = st.one_of(_simple, _simple, _loops, _gathers, _groups)
 
 
 @st.composite

@@ -518,3 +518,100 @@ async def test_output_before_the_request_does_not_hold_up_the_replay() -> None:
     await bench.lose()
     await bench.drive(run.run_id)
     await check_cancelled(bench, run.run_id)
+
+
+@pytest.mark.parametrize("caught", [False, True])
+async def test_a_body_that_waits_for_its_own_tasks_does_not_go_on_after_the_request(caught: bool) -> None:
+    """A task group takes a cancelled task for a finished one: the request must reach the body all the same."""
+    log: list[str] = []
+
+    async def slow() -> None:
+        log.append("started")
+        await anyio.sleep(30)
+
+    async def inner(ctx: Context) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(ctx.step, "a", slow)
+            group.start_soon(ctx.step, "b", slow)
+        log.append("after the group")
+        await ctx.step("charge", log.append, "charged")
+
+    async def body(ctx: Context) -> None:
+        try:
+            if caught:
+                await ctx.gather(inner(ctx), inner(ctx))
+            else:
+                await inner(ctx)
+        finally:
+            await ctx.step("clean", log.append, "clean")
+
+    bench = Bench(body)
+    run = await bench.submit()
+    await cancelled_while(bench, run, lambda: "started" in log, "r")
+    await check_cancelled(bench, run.run_id, "r")
+    assert set(log) == {"started", "clean"}
+    assert log.count("clean") == 1
+
+
+async def test_nor_does_it_on_a_replay() -> None:
+    log: list[str] = []
+
+    async def body(ctx: Context) -> None:
+        async def branch(name: str) -> None:
+            await ctx.step(f"{name}1", log.append, f"{name}1")
+            await ctx.step(f"{name}2", anyio.sleep, 30)
+
+        def clean() -> None:
+            log.append("clean")
+            if log.count("clean") == 1:
+                worker.die()
+
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(branch, "a")
+                group.start_soon(branch, "b")
+            await ctx.step("charge", log.append, "charged")
+        finally:
+            await ctx.step("clean", clean, inline=True)
+
+    def journal() -> list[bytes]:
+        return bench.memory._shards[bench.name].runs["r1"].journal
+
+    bench = Bench(body)
+    worker = CrashAt(bench.memory)
+    bench.store = worker
+    run = await bench.submit()
+    with pytest.raises(Crashed):
+        await cancelled_while_crashing(bench, run, lambda: len(journal()) == 4)
+    bench.store = bench.memory
+    await bench.lose()
+    with anyio.fail_after(5):
+        await bench.drive(run.run_id)
+    await check_cancelled(bench, run.run_id)
+    assert "charged" not in log
+    assert log.count("clean") == 2
+
+
+async def test_a_task_left_running_does_not_keep_the_request_to_itself() -> None:
+    if anyio.get_cancelled_exc_class() is not asyncio.CancelledError:
+        pytest.skip("trio leaves no task running")
+    log: list[str] = []
+
+    async def slow() -> None:
+        log.append("started")
+        await asyncio.sleep(30)
+
+    async def body(ctx: Context) -> None:
+        task = asyncio.create_task(ctx.step("beside", slow))
+        try:
+            await asyncio.sleep(30)
+            log.append("went on")
+        finally:
+            await ctx.step("clean", log.append, "clean")
+            await asyncio.wait([task])
+
+    bench = Bench(body)
+    run = await bench.submit()
+    await cancelled_while(bench, run, lambda: "started" in log)
+    await check_cancelled(bench, run.run_id)
+    assert log == ["started", "clean"]

@@ -143,6 +143,11 @@ async def _check(program: Program, places: random.Random) -> None:
             else:  # it came with the run's last write, or after it
                 assert run.status in (RunStatus.COMPLETED, RunStatus.FAILED)
                 assert cancel_at >= writes - 2
+            if asked:
+                # A branch beside the one that met the request may have started a call in the same turn.
+                late = [e.key for e in events if e.seq > asked[0] and e.type.startswith("step.")]
+                late = [key for key in late if "clean" not in key and not key[0].isdigit() and key[:1] != "g"]
+                assert late == [], "the program went on after the request"
             clean = [e for e in events if e.type == "step.completed" and e.key in ("clean", "clean#2")]
             if life.cut_off or not asked:  # else it met it in its clean-up, which then is what it cut off
                 assert len(clean) == 2, shape(events)

@@ -20,7 +20,18 @@ from pyrula.contracts.runs import Run, RunStatus
 from pyrula.testing.audit import audit
 from tests.unit.engine.crashing import CrashAt, Crashed, all_crashes
 from tests.unit.engine.harness import MOST_ATTEMPTS, Bench, shape
-from tests.unit.engine.programs import FOR_EVER, Gather, Program, Step, Turns, Wait, World, body_of_program, programs
+from tests.unit.engine.programs import (
+    FOR_EVER,
+    Gather,
+    Program,
+    Step,
+    Tasks,
+    Turns,
+    Wait,
+    World,
+    body_of_program,
+    programs,
+)
 
 EXAMPLES = int(os.environ.get("PYRULA_EXAMPLES", "60"))
 PLACES = int(os.environ.get("PYRULA_PLACES", "8"))
@@ -92,7 +103,7 @@ class Life:
     def _output(self) -> list[str]:
         """The output in order; of legs, which may come in any order, what there is."""
         chunks = [raw.decode() for _, raw in self.bench.memory._read(self.bench.name, RUN, 0, output=True)]
-        return sorted(chunks) if any(isinstance(node, Gather) for node in self.program.nodes) else chunks
+        return sorted(chunks) if any(isinstance(node, (Gather, Tasks)) for node in self.program.nodes) else chunks
 
     async def left(self) -> dict[str, Any]:
         """What is there afterwards, without what chance and the clock decide."""
@@ -130,7 +141,7 @@ def _calls(program: Program, events: list[Event]) -> list[tuple[str, str]]:
     """Types and keys; in order where the program has no legs."""
     chance = _chance(program)
     calls = [(t, k) for t, k in shape(events) if t != "step.retrying" and not k.startswith(chance or ("\n",))]
-    has_legs = any(isinstance(node, Gather) for node in program.nodes)
+    has_legs = any(isinstance(node, (Gather, Tasks)) for node in program.nodes)
     return sorted(calls) if has_legs else calls
 
 
