@@ -126,6 +126,7 @@ class Attempt:
         self._door: anyio.Event | None = None
         self._matched: anyio.Event | None = None
         self._patient = True
+        self._ahead: list[tuple[str, str, str]] = []  # live calls before which recorded ones come: path, key, kind
         self._open: dict[str, int] = {}  # by scope: calls without an outcome, those that were cut off among them
         self._refusals = 0
         self.stop_reason: AttemptEnded | None = None
@@ -187,15 +188,13 @@ class Attempt:
         return record
 
     def _live(self, key: str, kind: str) -> None:
-        """Count a call that has no outcome yet, and refuse it where the code has left the recorded path.
+        """Count a call that has no outcome yet, and hold it back where it comes before its turn.
 
         What was recorded while nothing else was open in its scope comes before whatever is open now.
         """
         path = key[: key.rfind("/") + 1]
-        if self.journal.replaying and not self.cancel.pending:
-            passed = self.journal.passed_over(path)
-            if passed is not None:
-                raise out_of_order(passed, key, kind)
+        if self.journal.replaying and not self.cancel.pending and self.journal.passed_over(path) is not None:
+            self._ahead.append((path, key, kind))
         self._open[path] = self._open.get(path, 0) + 1
 
     def record(self, kind: str, key: str, data: dict[str, Any], consumed: bytes | None = None) -> int:
@@ -236,6 +235,7 @@ class Attempt:
             and not self.closing
             and not self.cancel.pending
             and self.fatal is None
+            and not self._ahead
             and time.monotonic() < self.lease_until
         )
 
@@ -251,10 +251,30 @@ class Attempt:
                 await self._door.wait()
             elif time.monotonic() >= self.lease_until:
                 await self._confirm_lease()
+            elif self._ahead:
+                await self._caught_up()
             elif self.journal.cancel_seq and not self.journal.cancel_due:
                 await self._replayed_up_to_cancel()
             else:
                 await self._deliver_cancel()
+
+    async def _caught_up(self) -> None:
+        """Hold live calls back until what comes before them was asked for; refuse them when nobody does.
+
+        Tasks of a body's own may come in another order than when they were recorded: the one that
+        is behind needs a moment. Where there is none, the code has left the recorded path.
+        """
+        with anyio.move_on_after(self.settings.cancel_timeout):
+            while self._ahead:
+                if self.journal.passed_over(self._ahead[0][0]) is None:
+                    self._ahead.pop(0)
+                else:
+                    await self._next_match()
+            return
+        path, key, kind = self._ahead[0]
+        passed = self.journal.passed_over(path)
+        if passed is not None:
+            raise self.refuse(out_of_order(passed, key, kind))
 
     async def _confirm_lease(self) -> None:
         """Ask whether the run is still this attempt's, before it does what another may have done already.
@@ -288,9 +308,10 @@ class Attempt:
         """Before a recorded outcome is met anew: let other tasks come as far as they were when it was recorded.
 
         Which of two tasks is first may decide what a body does next, and a failure may cut the
-        others off. A body whose calls follow each other does not wait here.
+        others off. A body whose calls follow each other does not wait here, nor does a clean-up,
+        before which others were cut off.
         """
-        if self._patient and not self.journal.asked_up_to(seq):
+        if self._patient and not self.cancel.delivered and not self.journal.asked_up_to(seq):
             with anyio.move_on_after(self.settings.cancel_timeout) as scope:
                 while not self.journal.asked_up_to(seq):
                     await self._next_match()
