@@ -122,7 +122,9 @@ class Life:
             "steps": sorted(keys),
             "seen": [place for place, _ in run.result] if run.result else (run.error or {}).get("message"),
             "values": await self.client.committed("work", self.run_id),
-            "output": sorted([str(chunk) async for chunk in self.client.stream("work", self.run_id)]),
+            "output": sorted([str(chunk) async for chunk in self.client.stream("work", self.run_id)])
+            if Value("stream") in self.program.nodes
+            else [],
         }
 
 
