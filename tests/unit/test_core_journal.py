@@ -339,3 +339,34 @@ def test_a_retry_makes_no_success_void(found: list[Any]) -> None:
             record = journal.match(key, Kind.STEP)
             assert record is not None
             assert record.outcome is first
+
+
+# --- in turn -----------------------------------------------------------------------------------
+
+
+def test_what_stands_before_a_place_was_asked_for_or_not() -> None:
+    journal = Journal(history(completed("a"), completed("b"), completed("c")))
+    assert journal.asked_up_to(3)
+    assert not journal.asked_up_to(4)
+    journal.match("b", Kind.STEP)
+    assert not journal.asked_up_to(5)
+    journal.match("a", Kind.STEP)
+    assert journal.asked_up_to(5)
+    assert not journal.asked_up_to(6)
+
+
+def test_a_call_that_was_begun_before_a_place_stands_before_it() -> None:
+    journal = Journal(history(("timer.set", "@wait", {"wake": 1}), completed("a"), ("timer.fired", "@wait")))
+    assert not journal.asked_up_to(4)
+
+
+def test_legs_that_were_cut_off_count_as_asked() -> None:
+    journal = Journal(history(completed("g1.0/a"), completed("g1.10/a"), completed("g10.0/a"), CANCEL))
+    journal.skip("g1.")
+    left = journal.unused()
+    assert left is not None
+    assert left.key == "g10.0/a"
+    assert not journal.cancel_due
+    journal.match("g10.0/a", Kind.STEP)
+    assert journal.cancel_due
+    assert not journal.replaying

@@ -808,3 +808,47 @@ async def test_a_leg_that_waits_for_its_next_try_parks_as_soon_as_it_is_the_last
     types = await bench.types(run.run_id)
     assert (types.count("step.retrying"), types.count("step.completed")) == (2, 1)
     assert (await bench.drive(run.run_id)).status is RunStatus.COMPLETED
+
+
+async def test_a_new_call_before_a_recorded_one_is_refused_before_it_runs() -> None:
+    ran: list[str] = []
+
+    async def before(ctx: Context) -> None:
+        await ctx.step("a", nothing)
+        await ctx.sleep(5)
+
+    async def after(ctx: Context) -> None:
+        await ctx.step("new", ran.append, "new")
+        await ctx.step("a", nothing)
+        await ctx.sleep(5)
+
+    bench, run = await parked_then_changed(before, after)
+    assert run.status is RunStatus.FAILED
+    assert run.error["code"] == "version_skew"
+    assert "'new'" in run.error["message"]
+    assert "'a'" in run.error["message"]
+    assert ran == []
+
+
+async def test_a_task_that_is_slower_on_the_replay_is_waited_for() -> None:
+    """Its recorded step comes before the other task's new one, whoever of the two is first this time."""
+    ran: list[str] = []
+
+    async def body(ctx: Context) -> list[str]:
+        async def recorded() -> None:
+            await anyio.sleep(0.0 if ctx.attempt == 1 else 0.1)
+            await ctx.step("recorded", ran.append, "recorded")
+
+        async def other() -> None:
+            await anyio.sleep(60 if ctx.attempt == 1 else 0.01)
+            await ctx.step("other", ran.append, "other")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(recorded)
+            group.start_soon(other)
+        return sorted(ran)
+
+    bench = Bench(body, timeout=0.5, retry=Retry(max_attempts=2, initial=1.0))
+    with anyio.fail_after(10):
+        run = await bench.go()
+    assert run.result == ["other", "recorded"], run.error
