@@ -822,7 +822,7 @@ async def test_a_new_call_before_a_recorded_one_is_refused_before_it_runs() -> N
         await ctx.step("a", nothing)
         await ctx.sleep(5)
 
-    bench, run = await parked_then_changed(before, after)
+    _, run = await parked_then_changed(before, after)
     assert run.status is RunStatus.FAILED
     assert run.error["code"] == "version_skew"
     assert "'new'" in run.error["message"]
