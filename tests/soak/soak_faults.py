@@ -80,7 +80,7 @@ class Faults:
         if self.chance.random() < 0.5:
             how = self.chance.choice(("kill", "kill", "stop", "jump"))
             place = self.chance.choice(_PLACES)
-            traps.append(Trap(place, self.chance.randint(1, 40), how, self.chance.choice((-9000.0, 9000.0))))
+            traps.append(Trap(place, self.chance.randint(1, 12), how, self.chance.choice((-9000.0, 9000.0))))
         self._started += 1
         return self.bench.start(
             *traps,
