@@ -18,10 +18,11 @@ import anyio
 
 from pyrula.actors.bridge import Loop, current_loop
 from pyrula.actors.calls import Call, InsideStep, OwnedScope, call_scope
-from pyrula.actors.core.journal import Journal, Record, never_asked, out_of_order
+from pyrula.actors.core.journal import Journal, Record
 from pyrula.actors.drive import Board, Guard
 from pyrula.actors.observing import Observer
 from pyrula.actors.recorder import Outage, Recorder
+from pyrula.actors.turns import Turns
 from pyrula.contracts.errors import (
     AttemptEnded,
     CallInsideStep,
@@ -47,8 +48,6 @@ _REFUSALS: Final = 100
 # The clean-up of a cancelled body may take so many times the `cancel_timeout` of one call.
 _CLEAN_UP: Final = 10
 log = logging.getLogger("pyrula.run")
-# A body may end before tasks that it started: so long (seconds) its end waits for them to ask for their records.
-_LAST_CALLS: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +103,7 @@ class Attempt:
         self.lease_until = self._anchor + settings.lock_ttl
         """Until then (monotonic) the run is surely this attempt's; moved on by whoever renews the lease."""
         self.journal = Journal(parse(seq, raw) for seq, raw in claim.entries)
+        self.turns = Turns(self.journal, settings.cancel_timeout)
         self.recorder = Recorder(store, claim, self.now, outage)
         self.guard = Guard(board or Board(), claim.run_id)
         self.root = OwnedScope(self)
@@ -124,9 +124,6 @@ class Attempt:
         self.slot: anyio.Event | None = None
         self._idle: anyio.Event | None = None
         self._door: anyio.Event | None = None
-        self._matched: anyio.Event | None = None
-        self._patient = True
-        self._ahead: list[tuple[str, str, str]] = []  # live calls before which recorded ones come: path, key, kind
         self._open: dict[str, int] = {}  # by scope: calls without an outcome, those that were cut off among them
         self._refusals = 0
         self.stop_reason: AttemptEnded | None = None
@@ -176,9 +173,7 @@ class Attempt:
 
     def match(self, key: str, kind: str) -> Record | None:
         """The record of a call. A refusal ends the attempt even when the body catches it."""
-        if self._matched is not None:
-            self._matched.set()
-            self._matched = None
+        self.turns.called()
         try:
             record = self.journal.match(key, kind)
             if record is None or record.outcome is None:
@@ -188,13 +183,10 @@ class Attempt:
         return record
 
     def _live(self, key: str, kind: str) -> None:
-        """Count a call that has no outcome yet, and hold it back where it comes before its turn.
-
-        What was recorded while nothing else was open in its scope comes before whatever is open now.
-        """
+        """Count a call that has no outcome yet, and hold it back where it comes before its turn."""
         path = key[: key.rfind("/") + 1]
-        if self.journal.replaying and not self.cancel.pending and self.journal.passed_over(path) is not None:
-            self._ahead.append((path, key, kind))
+        if not self.cancel.pending:
+            self.turns.check(path, key, kind)
         self._open[path] = self._open.get(path, 0) + 1
 
     def record(self, kind: str, key: str, data: dict[str, Any], consumed: bytes | None = None) -> int:
@@ -235,7 +227,7 @@ class Attempt:
             and not self.closing
             and not self.cancel.pending
             and self.fatal is None
-            and not self._ahead
+            and not self.turns.ahead
             and time.monotonic() < self.lease_until
         )
 
@@ -251,30 +243,14 @@ class Attempt:
                 await self._door.wait()
             elif time.monotonic() >= self.lease_until:
                 await self._confirm_lease()
-            elif self._ahead:
-                await self._caught_up()
+            elif self.turns.ahead:
+                if refusal := await self.turns.caught_up():
+                    raise self.refuse(refusal)
             elif self.journal.cancel_seq and not self.journal.cancel_due:
-                await self._replayed_up_to_cancel()
+                if refusal := await self.turns.up_to_cancel():
+                    raise self.refuse(refusal)
             else:
                 await self._deliver_cancel()
-
-    async def _caught_up(self) -> None:
-        """Hold live calls back until what comes before them was asked for; refuse them when nobody does.
-
-        Tasks of a body's own may come in another order than when they were recorded: the one that
-        is behind needs a moment. Where there is none, the code has left the recorded path.
-        """
-        with anyio.move_on_after(self.settings.cancel_timeout):
-            while self._ahead:
-                if self.journal.passed_over(self._ahead[0][0]) is None:
-                    self._ahead.pop(0)
-                else:
-                    await self._next_match()
-            return
-        path, key, kind = self._ahead[0]
-        passed = self.journal.passed_over(path)
-        if passed is not None:
-            raise self.refuse(out_of_order(passed, key, kind))
 
     async def _confirm_lease(self) -> None:
         """Ask whether the run is still this attempt's, before it does what another may have done already.
@@ -290,41 +266,10 @@ class Attempt:
             )
         self.lease_until = until
 
-    async def _replayed_up_to_cancel(self) -> None:
-        """Wait until other tasks have taken what was recorded before the cancel request."""
-        with anyio.move_on_after(self.settings.cancel_timeout):
-            while not self.journal.cancel_due:
-                await self._next_match()
-            return
-        left = self.journal.unused()
-        raise self.refuse(never_asked(left)) if left else RunAttemptEnded("the replay did not reach its cancel request")
-
-    async def _next_match(self) -> None:
-        if self._matched is None:
-            self._matched = anyio.Event()
-        await self._matched.wait()
-
     async def in_turn(self, seq: int) -> None:
-        """Before a recorded outcome is met anew: let other tasks come as far as they were when it was recorded.
-
-        Which of two tasks is first may decide what a body does next, and a failure may cut the
-        others off. A body whose calls follow each other does not wait here, nor does a clean-up,
-        before which others were cut off.
-        """
-        if self._patient and not self.cancel.delivered and not self.journal.asked_up_to(seq):
-            with anyio.move_on_after(self.settings.cancel_timeout) as scope:
-                while not self.journal.asked_up_to(seq):
-                    await self._next_match()
-            if scope.cancelled_caught:  # what nobody asked for by now is gone from the code, or was cut off
-                self._patient = False
-
-    async def all_asked(self) -> Record | None:
-        """At the body's end: let tasks that it left running ask for their records; the first that nobody asked for."""
-        if self.journal.unused() is not None:
-            with anyio.move_on_after(min(_LAST_CALLS, self.settings.cancel_timeout)):
-                while self.journal.unused() is not None:
-                    await self._next_match()
-        return self.journal.unused()
+        """Wait for the turn of an outcome recorded at `seq`. A clean-up does not: others were cut off before it."""
+        if not self.cancel.delivered:
+            await self.turns.up_to(seq)
 
     async def _deliver_cancel(self) -> None:
         self.cancel.pending = False

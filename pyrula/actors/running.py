@@ -212,7 +212,7 @@ class _Endings:
             return await self.cancelled()
         if self.attempt.poison is not None:
             return await self.failed(self.attempt.poison)
-        left = await self.attempt.all_asked()
+        left = await self.attempt.turns.all_asked()
         if left is not None:
             return await self.failed(never_asked(left))
         try:
