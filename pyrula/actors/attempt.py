@@ -231,6 +231,16 @@ class Attempt:
             and time.monotonic() < self.lease_until
         )
 
+    async def stands(self, record: Record | None) -> bool:
+        """True when a call gets its recorded outcome, False once it may start live; or raises what ends it instead."""
+        if self.served(record):
+            return True
+        if self.open():
+            return False
+        await self.admit()
+        # It may have waited for a cancel request to be met by others: what was recorded behind that stands now.
+        return self.served(record)
+
     async def admit(self) -> None:
         """Let a live call start, or raise what ends it instead."""
         while not self.open():

@@ -73,7 +73,7 @@ async def run_step(attempt: Attempt, spec: StepSpec) -> Any:
         raise error
     key = scope.key(escape(step_id))
     record = attempt.match(key, Kind.STEP)
-    if attempt.served(record):
+    if await attempt.stands(record):
         assert record is not None
         assert record.outcome is not None
         await attempt.in_turn(record.outcome.seq)
@@ -82,8 +82,6 @@ async def run_step(attempt: Attempt, spec: StepSpec) -> Any:
                 await checkpoint()  # tasks beside this one start before the failure cuts them off
             raise step_failed(step_id, key, record.outcome.data)
         return _replayed(spec, record.outcome)
-    if not attempt.open():
-        await attempt.admit()
     call = attempt.begin(key, step_id, scope)
     scope.running.add(step_id)
     try:

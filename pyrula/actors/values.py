@@ -26,12 +26,10 @@ async def _recorded(attempt: Attempt, kind: str, make: Callable[[], Any]) -> Any
         await attempt.refused()
     key = attempt.current_scope().key(VALUE)
     record = attempt.match(key, kind)
-    if attempt.served(record):
+    if await attempt.stands(record):
         assert record is not None
         assert record.outcome is not None
         return record.outcome.data["value"]
-    if not attempt.open():
-        await attempt.admit()
     value = make()
     await attempt.recorder.flush(attempt.record(EventType.VALUE_RECORDED, key, {"kind": kind, "value": value}))
     return value
@@ -60,12 +58,10 @@ async def checkpoint(attempt: Attempt, state: Any, given: bool) -> Any:
         await attempt.refused()
     key = attempt.current_scope().key(VALUE)
     record = attempt.match(key, Kind.CHECKPOINT)
-    if attempt.served(record):
+    if await attempt.stands(record):
         assert record is not None
         assert record.outcome is not None
         return record.outcome.data["state"]
-    if not attempt.open():
-        await attempt.admit()
     if given:
         raw = encode(state, path="state", limit=attempt.settings.payload_limit)
     else:
@@ -93,14 +89,13 @@ async def stream(attempt: Attempt, chunk: Any) -> None:
     record = attempt.match(key, Kind.STREAM) if key else None
     if attempt.output is None:
         attempt.output = anyio.Lock()
-    if attempt.served(record):
+    # A step that streams is waited for; its chunks are not held back.
+    if key and await attempt.stands(record):
         assert record is not None
         if record.outcome is attempt.journal.chunk:
             async with attempt.output:
                 await _written(attempt)
         return
-    if key and not attempt.open():  # a step that streams is waited for; its chunks are not held back
-        await attempt.admit()
     async with attempt.output:
         await _written(attempt)
         attempt.chunks += 1
@@ -133,10 +128,8 @@ async def commit(attempt: Attempt, name: str, value: Any) -> None:
         await attempt.refused()
     key = attempt.current_scope().key(VALUE)
     record = attempt.match(key, Kind.COMMIT)
-    if attempt.served(record):
+    if await attempt.stands(record):
         return
-    if not attempt.open():
-        await attempt.admit()
     raw = encode(value, path=f"value of {name!r}", limit=attempt.settings.payload_limit)
     await attempt.recorder.through_outages(lambda: attempt.store.commit(attempt.claim, name, raw))
     await attempt.recorder.flush(attempt.record(EventType.VALUE_COMMITTED, key, {"name": name}))

@@ -56,11 +56,9 @@ async def sleep_until(attempt: Attempt, when: int | None, seconds: float | None 
         await attempt.refused()
     key = _key(attempt, "sleep" if when is None else "sleep_until")
     record = attempt.match(key, Kind.SLEEP)
-    if attempt.served(record):
+    if await attempt.stands(record):
         await _met(attempt, record)
         return
-    if not attempt.open():
-        await attempt.admit()
     if record is not None and record.opened is not None:
         wake = record.opened.data["wake"]
     else:
@@ -171,7 +169,7 @@ async def wait_for_signal(attempt: Attempt, name: str, timeout: float | None) ->
     record = attempt.match(key, Kind.SIGNAL)
     _same(attempt, record, "name", name, "signal")
     topic = f"signal:{name}"
-    if attempt.served(record):
+    if await attempt.stands(record):
         return _outcome(await _met(attempt, record), topic, EventType.SIGNAL_TIMED_OUT)
     deadline = _deadline(attempt, record, timeout)
     return await _wait(
@@ -200,7 +198,7 @@ async def interrupt(attempt: Attempt, question: Any, name: str | None, timeout: 
     asked = name or key
     _same(attempt, record, "name", asked, "an answer to")
     topic = f"interrupt:{asked}"
-    if attempt.served(record):
+    if await attempt.stands(record):
         return _outcome(await _met(attempt, record), topic, EventType.INTERRUPT_TIMED_OUT)
     deadline = _deadline(attempt, record, timeout)
     raw = raw_json(encode(question, path="question", limit=attempt.settings.payload_limit))
