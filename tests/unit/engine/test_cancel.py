@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Awaitable, Callable
 
@@ -11,6 +12,7 @@ import pytest
 
 from pyrula.actors.running import Ended, run_attempt
 from pyrula.contracts.errors import RunCancelled, StepFailed, WrongRunState
+from pyrula.contracts.events import entry
 from pyrula.contracts.options import Retry
 from pyrula.contracts.runs import Run, RunStatus
 from pyrula.testing.audit import audit
@@ -615,3 +617,52 @@ async def test_a_task_left_running_does_not_keep_the_request_to_itself() -> None
     await cancelled_while(bench, run, lambda: "started" in log)
     await check_cancelled(bench, run.run_id)
     assert log == ["started", "clean"]
+
+
+@pytest.mark.parametrize("what", ["now", "step", "commit", "stream"])
+async def test_what_was_recorded_behind_the_request_stands_for_a_call_that_had_to_wait(what: str) -> None:
+    """A leg asks before the request is met by another one, and is let go when it is: nothing is made twice."""
+    ran: list[str] = []
+
+    async def body(ctx: Context) -> None:
+        async def late() -> None:
+            if what == "now":
+                await ctx.now()
+            elif what == "step":
+                await ctx.step("s", ran.append, "ran")
+            elif what == "commit":
+                await ctx.commit("k", 1)
+            else:
+                await ctx.stream("chunk")
+
+        async def meets_it() -> None:
+            await ctx.uuid()
+            with contextlib.suppress(anyio.get_cancelled_exc_class()):
+                await ctx.uuid()
+            await anyio.sleep(0.02)
+
+        await ctx.gather(late(), meets_it())
+
+    kinds: dict[str, tuple[str, str, dict[str, Any]]] = {
+        "now": ("value.recorded", "g1.0/@value", {"kind": "now", "value": 1}),
+        "step": ("step.completed", "g1.0/s", {"result": None}),
+        "commit": ("value.committed", "g1.0/@value", {"name": "k"}),
+        "stream": ("output.written", "g1.0/@value", {"index": 1, "chunk": "chunk"}),
+    }
+    bench = Bench(body)
+    run = await bench.submit()
+    claim = await bench.claim(run.run_id)
+    recorded: list[tuple[str, str, dict[str, Any]]] = [
+        ("value.recorded", "g1.1/@value", {"kind": "uuid", "value": "00000000-0000-0000-0000-000000000001"}),
+        ("run.cancel_requested", "", {"reason": None}),
+        kinds[what],
+    ]
+    entries = [entry(kind, 0, 1, key, {"beside": True, **data}) for kind, key, data in recorded]
+    await bench.memory.append(claim, claim.seq, entries)
+    await bench.memory.requeue(claim, claim.seq + len(entries))
+    with anyio.fail_after(10):
+        await bench.drive(run.run_id)
+    await check_cancelled(bench, run.run_id)
+    keys = [event.key for event in await bench.events(run.run_id) if event.key]
+    assert keys == ["g1.1/@value", kinds[what][1]]
+    assert ran == []
