@@ -44,8 +44,8 @@ _LOOK_AGAIN = 5.0
 # A run that was submitted here just now has hardly ended before its end is listened for: its
 # news gets this long to arrive before the run is looked at. So many submissions count as recent.
 _HEAD_START = 0.003
+# So many turns of the loop: a bell is heard in the first, rung on in the second, answered with a claim in the third.
 _GIVEN_WAY = 3
-"""So many turns of the loop: a bell is heard in the first, rung on in the second, and answered with a claim in the third."""
 _FRESH = 1000
 _NOT_FRESH = object()
 
