@@ -40,7 +40,7 @@ from pyrula.actors.attempt import Attempt, Settings
 from pyrula.actors.observing import observe
 from pyrula.actors.supervision import OutageLog
 from pyrula.workflows import Context, MemoryStore, WorkflowClient, client, workflow
-from pyrula.workflows.worker import body_of
+from pyrula.workflows.bodies import body_of
 
 __all__ = ["Cost", "measure"]
 

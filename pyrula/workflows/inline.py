@@ -11,10 +11,10 @@ from pyrula.actors.supervision import OutageLog
 from pyrula.contracts.errors import ConfigurationError, StoreUnavailable
 from pyrula.contracts.events import Event
 from pyrula.contracts.store import Store
+from pyrula.workflows.bodies import body_of
 from pyrula.workflows.client import WorkflowClient
 from pyrula.workflows.registry import registry
 from pyrula.workflows.submission import found
-from pyrula.workflows.worker import body_of
 
 __all__ = ["InlineWorkflowRunner"]
 

@@ -7,15 +7,15 @@ import math
 import os
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 from anyio.lowlevel import checkpoint_if_cancelled, current_token
 
-from pyrula.actors.attempt import Attempt, Body, Settings
+from pyrula.actors.attempt import Attempt, Settings
 from pyrula.actors.bridge import current_loop, run_soon
 from pyrula.actors.calls import call_scope
 from pyrula.actors.capacity import Capacity
@@ -32,20 +32,17 @@ from pyrula.actors.supervision import supervise
 from pyrula.contracts.errors import (
     ClaimLost,
     ConfigurationError,
-    InvalidInput,
-    PyrulaError,
-    ReplayInputChanged,
     Shutdown,
     StoreUnavailable,
 )
 from pyrula.contracts.ids import new_id
 from pyrula.contracts.options import WorkerOptions
 from pyrula.contracts.store import Bell, BellKind, Claim, JoinsCalls, Lease, LeaseKeeper, Store, Timers
+from pyrula.workflows.bodies import body_of
 from pyrula.workflows.client import WorkflowClient
-from pyrula.workflows.context import Context
 from pyrula.workflows.registry import Workflow, registry
 
-__all__ = ["WorkflowWorker", "body_of"]
+__all__ = ["WorkflowWorker"]
 
 log = logging.getLogger("pyrula.worker")
 _TICK: Final = 0.25
@@ -64,35 +61,6 @@ _HEARTBEATS: Final = "heartbeat loop"
 _TIMERS: Final = "timer loop"
 # A due time learned from the server may lie a little ahead of the estimate of its clock.
 _EARLY: Final = 0.001
-
-
-def body_of(item: Workflow) -> Body:
-    """A workflow as the run actor takes it."""
-
-    def start(attempt: Attempt, given: Mapping[str, Any]) -> Any:
-        return item.fn(Context(attempt), **item.spec.decode(given))
-
-    async def refused(error: PyrulaError) -> Any:
-        raise error
-
-    def guarded(attempt: Attempt, given: Mapping[str, Any]) -> Any:
-        try:
-            return start(attempt, given)
-        except InvalidInput as error:
-            if not attempt.journal.begun:
-                return refused(error)
-            return refused(
-                attempt.refuse(
-                    ReplayInputChanged(
-                        f"the run was started with an input that the code no longer takes ({error}); "
-                        "restore the parameters, then retry the run",
-                        recorded=", ".join(sorted(given)) or "no parameters",
-                        asked=", ".join(sorted(item.spec.hints)) or "no parameters",
-                    )
-                )
-            )
-
-    return Body(item.name, guarded, item.retry, item.timeout)
 
 
 def _first(group: BaseExceptionGroup[ConfigurationError] | None) -> ConfigurationError | None:

@@ -19,8 +19,8 @@ from pyrula.contracts.runs import RunStatus
 from pyrula.testing.audit import audit
 from pyrula.testing.servers import PrivateServer
 from pyrula.workflows import ValkeyStore, Workflow
+from pyrula.workflows.bodies import body_of
 from pyrula.workflows.client import WorkflowClient
-from pyrula.workflows.worker import body_of
 from tests.unit.engine.crashing import CrashAt, all_crashes
 from tests.unit.engine.programs import (
     FOR_EVER,

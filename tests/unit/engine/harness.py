@@ -20,10 +20,10 @@ from pyrula.contracts.events import Event
 from pyrula.contracts.options import Retry
 from pyrula.contracts.runs import PARKED, Run, RunStatus
 from pyrula.contracts.store import Claim, Store
+from pyrula.workflows.bodies import body_of
 from pyrula.workflows.client import WorkflowClient
 from pyrula.workflows.registry import Workflow
 from pyrula.workflows.stores.memory import MemoryStore
-from pyrula.workflows.worker import body_of
 
 __all__ = ["START", "Bench", "Clock", "outcomes", "shape", "until"]
 
