@@ -1,4 +1,4 @@
-"""A registered workflow's body as the run actor takes it: called with its decoded input, or refused. Nothing runs here."""
+"""A workflow's body as the run actor takes it: called with its decoded input, or refused. Nothing runs here."""
 
 from __future__ import annotations
 
