@@ -11,6 +11,7 @@ from pyrula.cli.acts import add_acting
 from pyrula.cli.dev import add_dev
 from pyrula.cli.place import Debug, Namespace, Place, ShardCount, Url
 from pyrula.cli.runs import add_looking
+from pyrula.cli.schedules import add_schedules
 from pyrula.cli.submit import add_submit
 from pyrula.cli.worker import add_worker
 
@@ -23,6 +24,7 @@ app = typer.Typer(
     name="pyrula", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=_HELP
 )
 _runs = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at runs, and act on them.")
+_schedules = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="What starts runs by itself.")
 
 
 def _print_version(asked: bool) -> None:
@@ -52,3 +54,5 @@ add_submit(app)
 add_looking(_runs)
 add_acting(_runs)
 app.add_typer(_runs, name="runs")
+add_schedules(_schedules)
+app.add_typer(_schedules, name="schedules")

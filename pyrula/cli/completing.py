@@ -1,4 +1,4 @@
-"""What the shell offers on Tab: workflow names and run ids, as far as the server tells them at once."""
+"""What the shell offers on Tab: workflow names, ids of runs and schedules, as far as the server tells them at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyrula.cli.place import Place
 if TYPE_CHECKING:
     from pyrula.workflows.client import WorkflowClient
 
-__all__ = ["complete_run", "complete_workflow"]
+__all__ = ["complete_run", "complete_schedule", "complete_workflow"]
 
 T = TypeVar("T")
 
@@ -36,6 +36,16 @@ def complete_run(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     async def ids(client: WorkflowClient) -> list[tuple[str, str]]:
         page = await client.list(limit=_RUNS)
         return [(run.run_id, f"{run.name}, {run.status}") for run in page if run.run_id.startswith(incomplete)]
+
+    return _asked(ctx, ids) or []
+
+
+def complete_schedule(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Ids of schedules, each with its workflow."""
+
+    async def ids(client: WorkflowClient) -> list[tuple[str, str]]:
+        found = await client.schedule_list()
+        return [(each.schedule_id, each.workflow) for each in found if each.schedule_id.startswith(incomplete)]
 
     return _asked(ctx, ids) or []
 

@@ -43,6 +43,7 @@ __all__ = [
     "RunNotFound",
     "RunTerminated",
     "RunTimedOut",
+    "ScheduleNotFound",
     "Shutdown",
     "SignalTimeout",
     "StepFailed",
@@ -258,6 +259,16 @@ class RunNotFound(CallerError):
         super().__init__(f"no run {run_id!r} of workflow {name!r}; it was never submitted, or its retention is over")
         self.name = name
         self.run_id = run_id
+
+
+class ScheduleNotFound(CallerError):
+    """There is no schedule of this id."""
+
+    code = "schedule_not_found"
+
+    def __init__(self, schedule_id: str) -> None:
+        super().__init__(f"no schedule {schedule_id!r}; `pyrula schedules list` shows those there are")
+        self.schedule_id = schedule_id
 
 
 class WrongRunState(CallerError):

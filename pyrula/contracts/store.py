@@ -206,12 +206,15 @@ class Listing:
 
 
 class BellKind:
-    """What a bell tells: a run was queued, a timer is nearer, a claimed run got a message or was ended, look again."""
+    """What a bell tells: a run was queued, a timer is nearer, a claimed run got a message or was ended,
+    a schedule is new or has changed, look again.
+    """
 
     QUEUED = "q"
     TIMER = "t"
     INBOX = "i"
     ENDED = "x"
+    SCHEDULE = "s"
     LOOK = "look"
 
 

@@ -4,12 +4,14 @@
 -- `pairs` nor any other of Lua's own functions, hence the plain list.
 local names = {
   'append', 'attributes', 'claim', 'claim_run', 'commit', 'deliver', 'disown', 'heartbeat', 'inbox', 'listing',
-  'load', 'output', 'revive', 'submit', 'sweep', 'terminate', 'wake'
+  'load', 'output', 'revive', 'schedule_delete', 'schedule_due', 'schedule_fired', 'schedule_list',
+  'schedule_note', 'schedule_put', 'submit', 'sweep', 'terminate', 'wake'
 }
 local flags = {
   load = { 'no-writes' },
   listing = { 'no-writes' },
   inbox = { 'no-writes' },
+  schedule_list = { 'no-writes' },
   heartbeat = { 'allow-oom' },
   sweep = { 'allow-oom' },
 }

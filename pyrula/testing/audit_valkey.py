@@ -21,6 +21,7 @@ from pyrula.contracts.mail import Mail, MailKind, parse_mail
 from pyrula.contracts.runs import ENDED, PARKED, RunStatus
 from pyrula.contracts.store import RunRecord
 from pyrula.testing.audit import examine
+from pyrula.testing.audit_schedules import ScheduleKeys
 from pyrula.workflows.stores.valkey import replies
 from pyrula.workflows.stores.valkey.sync import run
 
@@ -114,6 +115,7 @@ class _Shard:
     )
     terminal: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
     terminal_whole: bool = True
+    schedules: ScheduleKeys = field(default_factory=ScheduleKeys)
     strangers: list[str] = field(default_factory=list)
 
     def put(self, name: str, value: Any, added: int) -> None:
@@ -132,7 +134,7 @@ class _Shard:
             for _, flat in value:
                 entry = _pairs(flat)
                 self.terminal.setdefault(entry["r"].decode(), []).append((int(entry["q"]), entry["s"].decode()))
-        elif not (name == "shards" and self.number == 0):
+        elif not self.schedules.put(name, value) and not (name == "shards" and self.number == 0):
             self.strangers.append(name)
 
     def problems(self) -> Iterator[str]:
@@ -145,6 +147,7 @@ class _Shard:
             for problem in self._run(run_id, flat):
                 yield f"{run_id}: {problem}"
         yield from self._loose()
+        yield from self.schedules.problems(self.number)
 
     def _loose(self) -> Iterator[str]:
         """What belongs to no run."""

@@ -30,6 +30,7 @@ from pyrula.contracts.store import Message, RunRecord, Store
 from pyrula.contracts.values import DEFAULT_LIMIT, InputSpec, decode_json, encode
 from pyrula.workflows.records import TERMINAL_STATUS, run_of
 from pyrula.workflows.registry import Workflow, registry
+from pyrula.workflows.schedules import ScheduleClient
 from pyrula.workflows.submission import checked_key, filters, found, new_run
 
 __all__ = ["WorkflowClient"]
@@ -50,7 +51,7 @@ _FRESH = 1000
 _NOT_FRESH = object()
 
 
-class WorkflowClient:
+class WorkflowClient(ScheduleClient):
     """Submits runs to a store and looks after them. Made for one store; has nothing to close.
 
     `payload_limit`: bytes that an encoded input, payload or answer may have.

@@ -37,10 +37,12 @@ from pyrula.contracts.errors import (
 )
 from pyrula.contracts.ids import new_id
 from pyrula.contracts.options import WorkerOptions
+from pyrula.contracts.schedules import Schedules
 from pyrula.contracts.store import Bell, BellKind, Claim, JoinsCalls, Lease, LeaseKeeper, Store, Timers
 from pyrula.workflows.bodies import body_of
 from pyrula.workflows.client import WorkflowClient
 from pyrula.workflows.registry import Workflow, registry
+from pyrula.workflows.scheduling import Scheduler
 
 __all__ = ["WorkflowWorker"]
 
@@ -59,6 +61,7 @@ _CLAIMS: Final = "claim loop of "
 _ORPHANS: Final = "orphan recovery"
 _HEARTBEATS: Final = "heartbeat loop"
 _TIMERS: Final = "timer loop"
+_SCHEDULES: Final = "schedule loop"
 # A due time learned from the server may lie a little ahead of the estimate of its clock.
 _EARLY: Final = 0.001
 
@@ -100,6 +103,7 @@ class WorkflowWorker:
         self._capacity = Capacity(self.options.max_concurrent_runs)
         self._doorbells: dict[str, Doorbell] = {}
         self._timer_bell: Doorbell | None = None
+        self._schedule_bell: Doorbell | None = None
         self._inbox_bell: Doorbell | None = None
         self._inboxes: dict[tuple[str, str], None] = {}  # to be read, in the order their bells were heard
         self._stop_requested = False
@@ -185,6 +189,16 @@ class WorkflowWorker:
             loops.start_soon(supervise, _HEARTBEATS, self._heartbeat_loop, self._outage)
         if isinstance(self.store, Timers):
             loops.start_soon(supervise, _TIMERS, self._timer_loop, self._outage)
+        if isinstance(self.store, Schedules):
+            bell = self._schedule_bell = Doorbell()
+            scheduler = Scheduler(
+                self.store,
+                self.client,
+                list(self._workflows),
+                bell,
+                limit=self.options.payload_limit,
+            )
+            loops.start_soon(supervise, _SCHEDULES, partial(scheduler.run, self._outage, _SCHEDULES), self._outage)
 
     async def _drain(self) -> None:
         """Let runs finish, then send them back to the queue, then let go of those that will not end."""
@@ -295,6 +309,8 @@ class WorkflowWorker:
             doorbell.ring()
         if self._timer_bell is not None:
             self._timer_bell.ring()
+        if self._schedule_bell is not None:
+            self._schedule_bell.ring()
         for attempt in self._attempts.values():
             attempt.mail_stale = True
 
@@ -303,6 +319,8 @@ class WorkflowWorker:
             self._doorbells[bell.workflow].ring()
         elif bell.kind == BellKind.TIMER and self._timer_bell is not None:
             self._timer_bell.ring()
+        elif bell.kind == BellKind.SCHEDULE and self._schedule_bell is not None:
+            self._schedule_bell.ring()
         elif bell.kind == BellKind.LOOK:
             self._ring_all()
             await self._look_into_inboxes()

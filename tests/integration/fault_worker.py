@@ -25,6 +25,7 @@ import anyio
 import anyio.to_thread
 import trio  # noqa: F401 - imported before the fork
 
+from pyrula.contracts.schedules import ScheduleMove
 from pyrula.contracts.store import Claim, ClaimBatch, Ending, Parking
 from pyrula.workflows import ValkeyStore, WorkerOptions, WorkflowWorker
 from tests.integration import fault_programs
@@ -121,6 +122,12 @@ class TrappedStore(ValkeyStore):
         fault_programs.reach("finish.before")
         await super().finish(claim, seq, entries, ending, consumed=consumed)
         fault_programs.reach("finish.after")
+
+    async def schedules_fired(self, workflow: str, moves: Sequence[ScheduleMove]) -> list[bool]:
+        fault_programs.reach("fired.before")
+        moved = await super().schedules_fired(workflow, moves)
+        fault_programs.reach("fired.after")
+        return moved
 
 
 class _Traps:

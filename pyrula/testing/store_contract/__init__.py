@@ -28,6 +28,7 @@ _PARTS = (
     "publishing",
     "reading",
     "scenes",
+    "scheduling",
     "submitting",
     "timing",
     "walk",

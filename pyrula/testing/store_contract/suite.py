@@ -12,6 +12,7 @@ from pyrula.testing.store_contract.leases import Leases
 from pyrula.testing.store_contract.outside import Outside
 from pyrula.testing.store_contract.publishing import Publishing
 from pyrula.testing.store_contract.reading import Reading
+from pyrula.testing.store_contract.scheduling import Scheduling
 from pyrula.testing.store_contract.submitting import Submitting
 from pyrula.testing.store_contract.timing import Timing
 from pyrula.testing.store_contract.walking import Walking
@@ -33,5 +34,6 @@ class StoreContract(
     Publishing,
     Reading,
     Following,
+    Scheduling,
 ):
     """Everything that a store must do. Subclass it, and give it an empty store in the fixture `store`."""

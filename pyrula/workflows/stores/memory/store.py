@@ -34,6 +34,7 @@ from pyrula.contracts.store import (
 from pyrula.workflows.stores.memory.bells import Exchange
 from pyrula.workflows.stores.memory.index import Criteria, TimeIndex
 from pyrula.workflows.stores.memory.run import StoredRun
+from pyrula.workflows.stores.memory.schedules import ScheduleCalls
 from pyrula.workflows.stores.memory.shard import Shard
 
 __all__ = ["MemoryStore"]
@@ -41,7 +42,7 @@ __all__ = ["MemoryStore"]
 _PAGE: Final = 1000
 
 
-class MemoryStore:
+class MemoryStore(ScheduleCalls):
     """Runs in the memory of this process: for tests, and for work that may be lost with the process.
 
     clock: seconds since the epoch, by default the system's; a virtual clock may stand in. When
@@ -52,6 +53,7 @@ class MemoryStore:
     """
 
     def __init__(self, *, clock: Callable[[], float] | None = None) -> None:
+        super().__init__()
         self._clock = clock
         self._lock = threading.Lock()
         self._exchange = Exchange()

@@ -83,4 +83,6 @@ def bell(workflow: str, shard: int, payload: bytes) -> Bell:
         return Bell(kind, workflow, shard, due=int(rest))
     if kind in (BellKind.INBOX, BellKind.ENDED):
         return Bell(kind, workflow, shard, run_id=rest)
+    if kind == BellKind.SCHEDULE:
+        return Bell(kind, workflow, shard)
     return Bell(BellKind.QUEUED, workflow, shard)

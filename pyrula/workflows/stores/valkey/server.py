@@ -71,6 +71,8 @@ class Server:
             for name in (
                 *("submit", "claim", "claim_run", "append", "deliver", "inbox", "wake", "heartbeat", "disown", "sweep"),
                 *("terminate", "revive", "attributes", "commit", "output", "load", "listing"),
+                *("schedule_put", "schedule_delete", "schedule_list", "schedule_due", "schedule_fired"),
+                "schedule_note",
             )
         }
         if url.startswith(_EMBEDDED):

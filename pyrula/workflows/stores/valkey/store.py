@@ -36,6 +36,7 @@ from pyrula.workflows.stores.valkey import replies
 from pyrula.workflows.stores.valkey.following import bells, tail, wait_end
 from pyrula.workflows.stores.valkey.renewals import lost, renewals
 from pyrula.workflows.stores.valkey.scan import Filter, count, listing
+from pyrula.workflows.stores.valkey.schedules import ScheduleCalls
 from pyrula.workflows.stores.valkey.server import Server
 from pyrula.workflows.stores.valkey.shards import DueTimes, HotShards, ServerClock
 from pyrula.workflows.stores.valkey.wire import ConnectionBroken
@@ -46,7 +47,7 @@ _CLAIMS_PER_SHARD: Final = 16
 _JOURNAL_PAGE: Final = 1000
 
 
-class ValkeyStore:
+class ValkeyStore(ScheduleCalls):
     """Runs in Valkey: one node, functions in Lua, one pipelined connection for each event loop.
 
     url: `redis://`, `valkey://`, `unix://` ..., or `embedded://DIR` for a private server with
