@@ -12,12 +12,12 @@ import math
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import anyio
 
 from pyrula.actors.bridge import Loop, current_loop
-from pyrula.actors.calls import Call, InsideStep, OwnedScope, call_scope
+from pyrula.actors.calls import Call, InsideStep, OwnedScope, ThreadScope, call_scope
 from pyrula.actors.core.journal import Journal, Record
 from pyrula.actors.drive import Board, Guard
 from pyrula.actors.observing import Observer
@@ -39,6 +39,9 @@ from pyrula.contracts.mail import Mail, MailKind, parse_mail
 from pyrula.contracts.options import Retry
 from pyrula.contracts.store import Claim, Lease, Parking, Store
 from pyrula.contracts.values import decode, encode
+
+if TYPE_CHECKING:
+    from pyrula.actors.lines import Lines
 
 __all__ = ["Attempt", "Body", "Settings"]
 
@@ -69,6 +72,7 @@ class Settings:
     payload_limit: int = 1_048_576
     lock_ttl: float = math.inf
     threads: anyio.CapacityLimiter | None = None
+    loop_limit: float = 300.0
 
 
 @dataclass(slots=True)
@@ -111,6 +115,7 @@ class Attempt:
         self._known = set(claim.inbox)  # all that was ever read from the inbox, taken out or not
         self.mail_stale = False
         self.calls: set[Call] = set()
+        self.lines: Lines | None = None  # to threads of the run, once it has some
         self.cancel = _Cancel(pending=self.journal.cancel_seq > 0)
         self.attributes: dict[str, Any] = decode(claim.attributes)
         self.attributes_changed = False
@@ -148,6 +153,8 @@ class Attempt:
                 f"step {scope.step_id!r} makes a recorded call on ctx: a replayed step does not run its function; "
                 "make the call in the body and pass its outcome to the step"
             )
+        if type(scope) is ThreadScope and scope.astray:
+            raise ForeignContext("a thread makes its calls on ctx by ctx.from_thread(ctx.step, ...), in the run's loop")
         return scope
 
     @property
@@ -295,6 +302,8 @@ class Attempt:
         """Count a live call as under way."""
         task = self.loop.current_task()
         call = Call(key, label, scope.direct(task), None if self.loop.scoped else task)
+        if scope.in_thread:
+            call.waited, call.remote = False, True
         self.calls.add(call)
         return call
 
@@ -341,7 +350,9 @@ class Attempt:
                 self.cancel.pending = True
                 continue
             # A call whose outcome is numbered already stands before the request, and ends as it would have.
-            under_way = [call for call in self.calls if not call.settled]
+            under_way = [call for call in self.calls if not call.settled and not call.remote]
+            if self.lines is not None:
+                self.lines.cut()
             self.cancel.pending = not under_way
             self.cancel.delivered = bool(under_way)
             self.bound_clean_up()
@@ -423,6 +434,8 @@ class Attempt:
             self._reopen()
             scope.deadline = deadline
             raise
+        if self.lines is not None:
+            await self.lines.close()
         if opener is not None:
             self.recorder.add(*opener)
         # Shielded: what the store was asked for is not to be taken back by the body. A stop can.
@@ -461,7 +474,7 @@ class Attempt:
 
     def _working(self, own: Call | None) -> list[Call]:
         """Calls under way that will have an outcome by themselves; one that waits for its next try will not."""
-        return [call for call in self.calls if call is not own and not call.retrying]
+        return [call for call in self.calls if call is not own and call.waited and not call.retrying]
 
     def close(self, reason: AttemptEnded) -> AttemptEnded:
         """The attempt is over; calls that still come are refused."""

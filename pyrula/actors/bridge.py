@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import contextvars
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol
 
 import anyio
@@ -66,6 +66,10 @@ class Loop(Protocol):
         """Take back the cancellations of the current task that its body has asked for by itself."""
         ...
 
+    def spawn(self, run: Callable[[], Coroutine[Any, Any, None]], context: contextvars.Context) -> object:
+        """Start a task that belongs to whoever keeps it: it must catch all its errors, and be ended by its keeper."""
+        ...
+
     def strays(self, scope: contextvars.ContextVar[Any], ended: Iterable[object]) -> list[Any]:
         """Tasks that still carry the context of an ended attempt."""
         ...
@@ -109,6 +113,9 @@ class _Asyncio:
         while task.cancelling():
             task.uncancel()
 
+    def spawn(self, run: Callable[[], Coroutine[Any, Any, None]], context: contextvars.Context) -> object:
+        return asyncio.get_running_loop().create_task(run(), context=context)
+
     def strays(self, scope: contextvars.ContextVar[Any], ended: Iterable[object]) -> list[Any]:
         over = set(map(id, ended))
         current = asyncio.current_task()
@@ -120,14 +127,16 @@ class _Asyncio:
         return found
 
 
-def run_soon(token: object, callback: Callable[[], object]) -> None:
-    """Run a callback in the loop of that native token; nothing happens when the loop is over.
+def run_soon(token: object, callback: Callable[[], object]) -> bool:
+    """Run a callback in the loop of that native token; False, and nothing happens, when the loop is over.
 
     Safe from any thread, and from a signal handler, which may have interrupted the loop's own bookkeeping.
     """
     loop: Any = token
     with contextlib.suppress(RuntimeError):  # a closed asyncio loop; trio.RunFinishedError is one as well
         (loop.call_soon_threadsafe if hasattr(loop, "call_soon_threadsafe") else loop.run_sync_soon)(callback)
+        return True
+    return False
 
 
 def _context_of(task: asyncio.Task[Any]) -> contextvars.Context | None:
@@ -179,6 +188,10 @@ class _Trio:
 
     async def absorb(self) -> None:
         """Nothing: a task cannot cancel itself here but through a scope, which the body has left."""
+
+    def spawn(self, run: Callable[[], Coroutine[Any, Any, None]], context: contextvars.Context) -> object:
+        task: object = sys.modules["trio"].lowlevel.spawn_system_task(run, context=context)
+        return task
 
     def strays(self, scope: contextvars.ContextVar[Any], ended: Iterable[object]) -> list[Any]:
         return []

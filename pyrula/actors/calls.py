@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import threading
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,7 +11,7 @@ import anyio
 
 from pyrula.actors.core.scope import Scope
 
-__all__ = ["Call", "InsideStep", "OwnedScope", "call_scope"]
+__all__ = ["Call", "InsideStep", "OwnedScope", "ThreadScope", "call_scope"]
 
 
 class OwnedScope(Scope):
@@ -36,6 +37,33 @@ class OwnedScope(Scope):
         return self.chained and task is self.task
 
 
+class ThreadScope(OwnedScope):
+    """The scope of a thread of the run's.
+
+    `call`: the call that waits for the thread. `alone`: that call was cancelled, and the thread goes on
+    by itself. `cut`: the run was asked to cancel, and the thread makes no more calls.
+    """
+
+    __slots__ = ("alone", "call", "cut", "ident")
+
+    def __init__(self, parent: OwnedScope, path: str) -> None:
+        super().__init__(parent.owner, path)
+        self.chained = False
+        self.call: Call | None = None
+        self.alone = False
+        self.cut = False
+        self.ident = 0
+
+    def enter(self) -> None:
+        """The calling thread is the one."""
+        self.ident = threading.get_ident()
+
+    @property
+    def astray(self) -> bool:
+        """True in the thread itself: calls are made in the loop."""
+        return threading.get_ident() == self.ident
+
+
 class InsideStep:
     """Stands in a scope's place while a step's function runs."""
 
@@ -54,7 +82,8 @@ class Call:
     """A live call under way.
 
     `task` (asyncio) or `scope` (trio) is how it is interrupted. `settled`: its outcome is
-    numbered; `retrying`: it waits for its next try; `direct` as of its scope.
+    numbered; `retrying`: it waits for its next try; `direct` as of its scope; `waited`: a run that
+    parks waits for it; `remote`: it is made by a thread.
     """
 
     key: str
@@ -65,3 +94,5 @@ class Call:
     interrupted: bool = False
     retrying: bool = False
     settled: bool = False
+    waited: bool = True
+    remote: bool = False

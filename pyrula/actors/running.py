@@ -17,6 +17,7 @@ from typing import Any
 import anyio
 
 from pyrula.actors.attempt import Attempt
+from pyrula.actors.binding import running
 from pyrula.actors.bridge import CancelRequested
 from pyrula.actors.calls import call_scope
 from pyrula.actors.core.failures import describe
@@ -65,6 +66,7 @@ async def run_attempt(attempt: Attempt) -> Ended:
 
 async def _run(attempt: Attempt) -> Ended:
     token = call_scope.set(attempt.root)
+    running.add(attempt)
     attempt.root.task = attempt.loop.current_task()
     endings = _Endings(attempt)
     concluding = False
@@ -76,6 +78,8 @@ async def _run(attempt: Attempt) -> Ended:
                 await attempt.loop.absorb()
                 # Shielded: once decided, the end is written, unless `stop` says that time is up.
                 concluding = attempt.scope.shield = True
+                if attempt.lines is not None:
+                    await attempt.lines.close()
                 return await outcome()
         if concluding:
             raise attempt.stop_reason or Shutdown()
@@ -86,6 +90,7 @@ async def _run(attempt: Attempt) -> Ended:
     except Shutdown as stopped:
         return Ended("requeued", stopped)
     finally:
+        running.discard(attempt)
         call_scope.reset(token)
 
 
@@ -157,6 +162,8 @@ def _cancellation(attempt: Attempt, endings: _Endings, scope: anyio.CancelScope)
 
 async def _conclude(attempt: Attempt, outcome: Outcome) -> Ended:
     """Write the end of an attempt that was stopped or timed out: its own scope is used up."""
+    if attempt.lines is not None:
+        await attempt.lines.close()
     if attempt.stop_reason is None:
         with anyio.CancelScope(shield=True) as attempt.scope:
             return await outcome()

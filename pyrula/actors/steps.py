@@ -20,6 +20,7 @@ from pyrula.actors.core.failures import describe, step_failed
 from pyrula.actors.core.journal import Kind, Record
 from pyrula.actors.core.retrying import DURABLE_DELAY, retry_delay
 from pyrula.actors.core.scope import escape
+from pyrula.actors.lines import lines_of
 from pyrula.contracts.errors import (
     AtMostOnceUnknown,
     AttemptEnded,
@@ -252,6 +253,7 @@ async def _called(attempt: Attempt, spec: StepSpec) -> Any:
     if spec.inline or _is_async(fn):
         value = fn(*spec.args, **spec.kwargs)
     else:
+        lines_of(attempt)  # the thread may write output
         # In a tuple: what a thread returns may be awaitable, and trio would take that for a mistake.
         (value,) = await anyio.to_thread.run_sync(
             lambda: (fn(*spec.args, **spec.kwargs),),

@@ -27,8 +27,9 @@ __all__ = ["interrupt", "sleep_until", "wait_for_signal"]
 def _key(attempt: Attempt, what: str) -> str:
     scope = attempt.current_scope()
     if scope.in_gather:
+        branch = "thread" if scope.in_thread else "leg of ctx.gather"
         raise SuspendInGatherLeg(
-            f"ctx.{what} inside a leg of ctx.gather: a run has one suspension slot; wait before or after the gather"
+            f"ctx.{what} inside a {branch}: a run has one suspension slot; wait in the body, before or after it"
         )
     return scope.key(WAIT)
 

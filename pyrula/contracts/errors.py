@@ -52,6 +52,7 @@ __all__ = [
     "StoreUnavailable",
     "SuspendInGatherLeg",
     "VersionSkew",
+    "WorkerProcessDied",
     "WrongRunState",
 ]
 
@@ -195,9 +196,9 @@ class SignalTimeout(AuthorError, TimeoutError):
 
 
 class SuspendInGatherLeg(AuthorError):
-    """A sleep, signal wait or interrupt inside a leg of `ctx.gather`.
+    """A sleep, signal wait or interrupt inside a leg of `ctx.gather`, or from a thread.
 
-    A run has one suspension slot; wait before or after the gather.
+    A run has one suspension slot; wait before or after the gather or the thread.
     """
 
     code = "suspend_in_gather_leg"
@@ -217,6 +218,15 @@ class ConcurrentCallIdError(ConcurrentStepIdError):
     """Two direct calls of one name carried one `id=` at the same time."""
 
     code = "concurrent_call_id"
+
+
+class WorkerProcessDied(AuthorError):
+    """A process of `ctx.par_map` ended before it gave a result: it crashed, was killed, or had no memory left.
+
+    The run fails with it unless the body catches it; a step around the map would try it again.
+    """
+
+    code = "worker_process_died"
 
 
 class AttemptTimedOut(AuthorError, TimeoutError):
@@ -389,7 +399,7 @@ class VersionSkew(ReplayRefused):
 
 
 class LoopUnresponsive(EngineError):
-    """A thread waited on its run's event loop past the liveness bound."""
+    """A thread waited on its run's event loop past the worker's `loop_stall_limit`: something blocks the loop."""
 
     code = "loop_unresponsive"
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, ParamSpec, TypeVar, overload
 from uuid import UUID
 
-from pyrula.actors import gathering, values, waits
+from pyrula.actors import gathering, lines, processes, threads, values, waits
 from pyrula.actors.attempt import Attempt
 from pyrula.actors.steps import StepSpec, run_step
 from pyrula.contracts.errors import InvalidInput
@@ -20,6 +20,7 @@ __all__ = ["Context"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+S = TypeVar("S")
 _MISSING: Any = object()
 
 
@@ -154,6 +155,47 @@ class Context:
         return await gathering.gather(
             self._attempt, aws, max_concurrency=max_concurrency, return_exceptions=return_exceptions
         )
+
+    # --- blocking code ------------------------------------------------------------------
+
+    async def to_thread(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a blocking function in a worker thread that carries the run's context; what it returns.
+
+        Its result is not recorded: on a replay the function runs again, and the calls it makes on the
+        run by `ctx.from_thread` get their recorded outcomes.
+        """
+        return await threads.to_thread(self._attempt, fn, args, kwargs)
+
+    async def map_threads(self, fn: Callable[[S], T], items: Iterable[S], *, max_workers: int | None = 8) -> list[T]:
+        """Run a blocking function once for each item, each in a thread as of `to_thread`; results in item order.
+
+        max_workers: items at a time (None: as many as the pool has threads for). When an item raises,
+            none is started any more, and when those that run have ended the error of the first of
+            them by item order is raised.
+        """
+        return await threads.map_threads(self._attempt, fn, items, max_workers)
+
+    async def par_map(self, fn: Callable[[S], T], items: Iterable[S], *, workers: int | None = None) -> list[T]:
+        """Run a function that keeps a CPU busy once for each item, in worker processes; results in item order.
+
+        fn: importable by its name; what it takes and returns is pickled. It knows nothing of the run, and
+            as with `to_thread` nothing is recorded: put the map into a step to keep its result.
+        workers: processes at a time, by default one for each CPU, over all runs of the event loop.
+
+        Errors as of `map_threads`; `WorkerProcessDied` when a process ended without a result.
+        """
+        return await processes.par_map(self._attempt, fn, items, workers)
+
+    def from_thread(self, call: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """In a thread of `to_thread` or `map_threads`: make a call in the run's loop and wait for its outcome.
+
+            total = ctx.from_thread(ctx.step, "total", price, order)
+
+        A plain step's function may write output this way, and nothing else. Raises what the call
+        raises; `RunAttemptEnded`, which is no `Exception`, when the attempt is over; let it propagate.
+        `LoopUnresponsive` when the loop is blocked, `SuspendInGatherLeg` for a sleep or another wait.
+        """
+        return lines.from_thread(self._attempt, lambda: call(*args, **kwargs))
 
     # --- waiting ------------------------------------------------------------------------
 

@@ -149,6 +149,7 @@ class WorkflowWorker:
             payload_limit=self.options.payload_limit,
             lock_ttl=self._lease_ms / 1000,
             threads=anyio.CapacityLimiter(min(32, (os.cpu_count() or 1) + 4)),
+            loop_limit=self.options.loop_stall_limit,
         )
         leases = self._lease_thread()
         try:

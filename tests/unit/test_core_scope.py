@@ -137,3 +137,30 @@ def test_nothing_before_a_record_of_the_root_is_last() -> None:
     tail = Tail()
     assert tail.add("g1.0/x")
     assert not tail.add("x")
+
+
+def test_threads_and_maps_have_scopes_of_their_own() -> None:
+    root = Scope()
+    leg = root.leg(root.next_gather(), 0)
+    assert [root.next_thread(), root.next_thread(), leg.next_thread()] == ["thread:1/", "thread:2/", "g1.0/thread:1/"]
+    first, second = root.next_map(), root.next_map()
+    assert [root.item(first, 0), root.item(second, 3)] == ["map:1:0/", "map:2:3/"]
+    assert not root.in_thread
+    assert not leg.in_thread
+    assert Scope("g1.0/thread:1/").in_thread
+    assert Scope("map:1:0/g1.0/").in_thread
+
+
+def test_items_of_a_map_stand_beside_each_other_and_thread_calls_in_sequence() -> None:
+    def last_of(*keys: str) -> list[str]:
+        tail, found = Tail(), []
+        for key in reversed(keys):
+            if tail.is_last(key):
+                found.append(key)
+            tail.add(key)
+        return sorted(found)
+
+    assert last_of("map:1:0/a", "map:1:1/a", "map:1:1/b") == ["map:1:0/a", "map:1:1/b"]
+    assert last_of("map:1:0/a", "map:2:0/a") == ["map:2:0/a"]
+    assert last_of("thread:1/a", "thread:2/a") == ["thread:2/a"]
+    assert last_of("map:1:0/a", "b") == ["b"]
