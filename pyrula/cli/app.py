@@ -9,6 +9,7 @@ import typer
 from pyrula import __version__
 from pyrula.cli.acts import add_acting
 from pyrula.cli.dev import add_dev
+from pyrula.cli.events import add_events, add_triggers
 from pyrula.cli.place import Debug, Namespace, Place, ShardCount, Url
 from pyrula.cli.runs import add_looking
 from pyrula.cli.schedules import add_schedules
@@ -25,6 +26,8 @@ app = typer.Typer(
 )
 _runs = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at runs, and act on them.")
 _schedules = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="What starts runs by itself.")
+_events = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+_triggers = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="What starts runs by events.")
 
 
 def _print_version(asked: bool) -> None:
@@ -56,3 +59,7 @@ add_acting(_runs)
 app.add_typer(_runs, name="runs")
 add_schedules(_schedules)
 app.add_typer(_schedules, name="schedules")
+add_events(_events)
+app.add_typer(_events, name="events")
+add_triggers(_triggers)
+app.add_typer(_triggers, name="triggers")

@@ -13,7 +13,7 @@ from pyrula.cli.place import Place
 if TYPE_CHECKING:
     from pyrula.workflows.client import WorkflowClient
 
-__all__ = ["complete_run", "complete_schedule", "complete_workflow"]
+__all__ = ["complete_run", "complete_schedule", "complete_trigger", "complete_workflow"]
 
 T = TypeVar("T")
 
@@ -48,6 +48,15 @@ def complete_schedule(ctx: typer.Context, incomplete: str) -> list[tuple[str, st
         return [(each.schedule_id, each.workflow) for each in found if each.schedule_id.startswith(incomplete)]
 
     return _asked(ctx, ids) or []
+
+
+def complete_trigger(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of triggers."""
+
+    async def names(client: WorkflowClient) -> list[str]:
+        return [each.name for each in await client.trigger_list() if each.name.startswith(incomplete)]
+
+    return _asked(ctx, names) or []
 
 
 def _asked(ctx: typer.Context, question: Callable[[WorkflowClient], Awaitable[T]]) -> T | None:

@@ -126,6 +126,7 @@ _WORDS: Final[Mapping[str, Callable[[Data], str]]] = {
     EventType.INTERRUPT_RESUMED: _received,
     EventType.VALUE_RECORDED: lambda data: f"{clean(str(data.get('kind')))}  {compact(data.get('value'))}",
     EventType.VALUE_COMMITTED: _text("name"),
+    EventType.EVENT_EMITTED: _text("name"),
     EventType.OUTPUT_WRITTEN: lambda data: f"{data.get('index')}  {compact(data.get('chunk'))}",
     EventType.CHECKPOINT_SAVED: _value("state"),
 }

@@ -51,6 +51,7 @@ __all__ = [
     "StoreError",
     "StoreUnavailable",
     "SuspendInGatherLeg",
+    "TriggerNotFound",
     "VersionSkew",
     "WorkerProcessDied",
     "WrongRunState",
@@ -279,6 +280,16 @@ class ScheduleNotFound(CallerError):
     def __init__(self, schedule_id: str) -> None:
         super().__init__(f"no schedule {schedule_id!r}; `pyrula schedules list` shows those there are")
         self.schedule_id = schedule_id
+
+
+class TriggerNotFound(CallerError):
+    """No worker has ever served a trigger of this name."""
+
+    code = "trigger_not_found"
+
+    def __init__(self, trigger: str) -> None:
+        super().__init__(f"no trigger {trigger!r}; `pyrula triggers list` shows those there are")
+        self.trigger = trigger
 
 
 class WrongRunState(CallerError):

@@ -60,6 +60,7 @@ class EventType:
     CHECKPOINT_SAVED: Final = "checkpoint.saved"
     OUTPUT_WRITTEN: Final = "output.written"
     VALUE_COMMITTED: Final = "value.committed"
+    EVENT_EMITTED: Final = "event.emitted"
 
 
 TERMINAL_TYPES: Final = frozenset(

@@ -34,6 +34,7 @@ _OUTCOMES: Final = frozenset(
         EventType.VALUE_RECORDED,
         EventType.CHECKPOINT_SAVED,
         EventType.VALUE_COMMITTED,
+        EventType.EVENT_EMITTED,
         EventType.OUTPUT_WRITTEN,
     }
 )

@@ -21,6 +21,7 @@ from pyrula.contracts.mail import Mail, MailKind, parse_mail
 from pyrula.contracts.runs import ENDED, PARKED, RunStatus
 from pyrula.contracts.store import RunRecord
 from pyrula.testing.audit import examine
+from pyrula.testing.audit_events import EVENTS, event_problems
 from pyrula.testing.audit_schedules import ScheduleKeys
 from pyrula.workflows.stores.valkey import replies
 from pyrula.workflows.stores.valkey.sync import run
@@ -68,7 +69,9 @@ def audit_namespace(client: valkey.Valkey, namespace: str) -> list[str]:
     names = {bytes(key)[len(start) :] for key in client.scan_iter(match=_literal(start) + b"*", count=1000)}
     shards: set[tuple[bytes, int]] = set()
     findings: list[str] = []
-    for name in names - {b"workflows"}:
+    happenings = {name.removeprefix(EVENTS) for name in names if name.startswith(EVENTS)}
+    findings += event_problems(client, start + EVENTS, happenings)
+    for name in names - {b"workflows"} - {EVENTS + each for each in happenings}:
         found = _SHARD.match(name)
         if found is None:
             findings.append(f"key {name!r} belongs to no shard")

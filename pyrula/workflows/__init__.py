@@ -10,14 +10,17 @@ from pyrula.workflows.inline import InlineWorkflowRunner
 from pyrula.workflows.registry import Workflow, workflow
 from pyrula.workflows.stores.memory import MemoryStore
 from pyrula.workflows.stores.valkey.store import ValkeyStore
+from pyrula.workflows.triggers import Batch, On
 from pyrula.workflows.worker import WorkflowWorker
 
 __all__ = [
+    "Batch",
     "Context",
     "Event",
     "InlineWorkflowRunner",
     "MemoryStore",
     "NonRetryable",
+    "On",
     "Page",
     "Retry",
     "Run",

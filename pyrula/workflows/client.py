@@ -32,6 +32,7 @@ from pyrula.workflows.records import TERMINAL_STATUS, run_of
 from pyrula.workflows.registry import Workflow, registry
 from pyrula.workflows.schedules import ScheduleClient
 from pyrula.workflows.submission import checked_key, filters, found, new_run
+from pyrula.workflows.triggers import EventClient
 
 __all__ = ["WorkflowClient"]
 
@@ -51,7 +52,7 @@ _FRESH = 1000
 _NOT_FRESH = object()
 
 
-class WorkflowClient(ScheduleClient):
+class WorkflowClient(ScheduleClient, EventClient):
     """Submits runs to a store and looks after them. Made for one store; has nothing to close.
 
     `payload_limit`: bytes that an encoded input, payload or answer may have.

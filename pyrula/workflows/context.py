@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, ParamSpec, TypeVar, overload
 from uuid import UUID
 
-from pyrula.actors import gathering, lines, processes, threads, values, waits
+from pyrula.actors import emitting, gathering, lines, processes, threads, values, waits
 from pyrula.actors.attempt import Attempt
 from pyrula.actors.steps import StepSpec, run_step
 from pyrula.contracts.errors import InvalidInput
@@ -245,6 +245,10 @@ class Context:
     async def commit(self, key: str, value: Any) -> None:
         """Publish a named value of the run, visible at once."""
         await values.commit(self._attempt, key, value)
+
+    async def emit(self, event: str, payload: Any = None) -> str:
+        """Publish an application event, once over all attempts; triggers start runs by it. Gives the event's id."""
+        return await emitting.emit(self._attempt, event, payload)
 
     def set_attributes(self, **attributes: Any) -> None:
         """Set search attributes of the run, visible in listings from the next record on."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import cached_property, update_wrapper
 from typing import Any, overload
 
 from pyrula.contracts.errors import ConfigurationError
 from pyrula.contracts.ids import check_workflow_name
 from pyrula.contracts.options import Retry
+from pyrula.contracts.triggers import Batch, On, Trigger
 from pyrula.contracts.values import InputSpec
 
 __all__ = ["Registry", "Workflow", "registry", "workflow"]
@@ -21,13 +22,21 @@ class Workflow:
     """A registered workflow. Calling it calls the body, so that a body can be tested with a stand-in context."""
 
     def __init__(
-        self, fn: BodyFunction, *, name: str, version: str | None, timeout: float | None, retry: Retry | None
+        self,
+        fn: BodyFunction,
+        *,
+        name: str,
+        version: str | None,
+        timeout: float | None,
+        retry: Retry | None,
+        triggers: Sequence[On | Batch] = (),
     ) -> None:
         self.fn = fn
         self.name = name
         self.version = version
         self.timeout = timeout
         self.retry = retry
+        self.triggers = Trigger.all_of(name, triggers)
         update_wrapper(self, fn)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
@@ -102,7 +111,7 @@ def workflow(
     timeout: float | None = None,
     retry: Retry | None = None,
     flow: None = None,
-    triggers: tuple[()] = (),
+    triggers: Sequence[On | Batch] = (),
 ) -> Callable[[BodyFunction], Workflow]: ...
 
 
@@ -113,7 +122,7 @@ def workflow(
     timeout: float | None = None,
     retry: Retry | None = None,
     flow: None = None,
-    triggers: tuple[()] = (),
+    triggers: Sequence[On | Batch] = (),
 ) -> Workflow | Callable[[BodyFunction], Workflow]:
     """Make an `async def fn(ctx, **inputs)` a workflow.
 
@@ -121,12 +130,13 @@ def workflow(
     version: recorded with each run.
     timeout: seconds that one attempt of the body may take.
     retry: how a run that failed as a whole is tried again.
+    triggers: `On(...)` and `Batch(...)`, which start runs by application events.
 
     Raises `ConfigurationError` for a function that is not `async def fn(ctx, ...)`, for two
     functions under one name, and for options that this version does not have.
     """
-    if flow is not None or triggers:
-        raise ConfigurationError("this version of pyrula has no flow= and no triggers= yet")
+    if flow is not None:
+        raise ConfigurationError("this version of pyrula has no flow= yet")
     if timeout is not None and not timeout > 0:
         raise ConfigurationError(f"timeout={timeout!r}: a number of seconds greater than 0 is needed")
 
@@ -136,7 +146,9 @@ def workflow(
                 f"{getattr(fn, '__qualname__', fn)!r} is not an async def; a workflow's body must be one"
             )
         called = name if isinstance(name, str) else fn.__name__
-        made = Workflow(fn, name=check_workflow_name(called), version=version, timeout=timeout, retry=retry)
+        made = Workflow(
+            fn, name=check_workflow_name(called), version=version, timeout=timeout, retry=retry, triggers=triggers
+        )
         registry.add(made)
         return made
 

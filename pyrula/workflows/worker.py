@@ -43,6 +43,7 @@ from pyrula.workflows.bodies import body_of
 from pyrula.workflows.client import WorkflowClient
 from pyrula.workflows.registry import Workflow, registry
 from pyrula.workflows.scheduling import Scheduler
+from pyrula.workflows.triggering import Triggering
 
 __all__ = ["WorkflowWorker"]
 
@@ -62,6 +63,7 @@ _ORPHANS: Final = "orphan recovery"
 _HEARTBEATS: Final = "heartbeat loop"
 _TIMERS: Final = "timer loop"
 _SCHEDULES: Final = "schedule loop"
+_TRIGGERS: Final = "trigger loop"
 # A due time learned from the server may lie a little ahead of the estimate of its clock.
 _EARLY: Final = 0.001
 
@@ -200,6 +202,9 @@ class WorkflowWorker:
                 limit=self.options.payload_limit,
             )
             loops.start_soon(supervise, _SCHEDULES, partial(scheduler.run, self._outage, _SCHEDULES), self._outage)
+        if triggers := [each for item in self._workflows.values() for each in item.triggers]:
+            triggering = Triggering(self.store, triggers, limit=self.options.payload_limit)
+            loops.start_soon(supervise, _TRIGGERS, partial(triggering.run, self._outage, _TRIGGERS), self._outage)
 
     async def _drain(self) -> None:
         """Let runs finish, then send them back to the queue, then let go of those that will not end."""

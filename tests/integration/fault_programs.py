@@ -17,7 +17,8 @@ from typing import Any
 
 import anyio
 
-from pyrula.workflows import Context, Retry, workflow
+from pyrula.workflows import Batch, Context, On, Retry, workflow
+from pyrula.workflows.triggers import AppEvent
 
 __all__ = ["NAMES", "Acknowledged", "Execution", "acknowledged", "acknowledgements", "executions", "reach", "setup"]
 
@@ -221,6 +222,18 @@ async def block(ctx: Context, seconds: float, steps: int = 1) -> int:
             reach("body.blocking")
             time.sleep(seconds)  # noqa: ASYNC251 - the mistake under test
     return total + await ctx.step("end", work, _me(ctx), "end", 1)
+
+
+@workflow("told", triggers=[On("thing.*")])
+async def told(ctx: Context, event: AppEvent) -> int:
+    """One step for an event."""
+    return await ctx.step("s0", work, _me(ctx), "s0", event.payload, 0.0)
+
+
+@workflow("bundle", triggers=[Batch(on="thing.*", max_size=7, max_wait=0.5)])
+async def bundle(ctx: Context, events: list[AppEvent]) -> list[int]:
+    """The numbers of many events."""
+    return [event.payload for event in events]
 
 
 NAMES = ("chain", "fan", "nap", "letters", "question", "clean", "shaky", "block")

@@ -129,6 +129,14 @@ class TrappedStore(ValkeyStore):
         fault_programs.reach("fired.after")
         return moved
 
+    async def events_done(self, trigger: str, positions: Sequence[str], refusals: Sequence[bytes] = ()) -> None:
+        fault_programs.reach("events.before")
+        await super().events_done(trigger, positions, refusals)
+
+    async def batch_done(self, trigger: str, numbers: Sequence[int], refusals: Sequence[bytes] = ()) -> None:
+        fault_programs.reach("batch.before")
+        await super().batch_done(trigger, numbers, refusals)
+
 
 class _Traps:
     """Counts what is reached, and springs."""

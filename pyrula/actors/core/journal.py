@@ -30,6 +30,7 @@ class Kind:
     RANDOM: Final = "random"
     CHECKPOINT: Final = "checkpoint"
     COMMIT: Final = "commit"
+    EMIT: Final = "emit"
     STREAM: Final = "stream"
 
 
@@ -50,6 +51,7 @@ _ROLES: Final[dict[str, tuple[str | None, bool]]] = {
     EventType.VALUE_RECORDED: (None, True),
     EventType.CHECKPOINT_SAVED: (Kind.CHECKPOINT, True),
     EventType.VALUE_COMMITTED: (Kind.COMMIT, True),
+    EventType.EVENT_EMITTED: (Kind.EMIT, True),
     EventType.OUTPUT_WRITTEN: (Kind.STREAM, True),
 }
 

@@ -23,6 +23,7 @@ _PARTS = (
     "finishing",
     "following",
     "giving_up",
+    "happenings",
     "leases",
     "outside",
     "publishing",

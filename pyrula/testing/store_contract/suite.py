@@ -8,6 +8,7 @@ from pyrula.testing.store_contract.delivering import Delivering
 from pyrula.testing.store_contract.finishing import Finishing
 from pyrula.testing.store_contract.following import Following
 from pyrula.testing.store_contract.giving_up import GivingUp
+from pyrula.testing.store_contract.happenings import Happenings
 from pyrula.testing.store_contract.leases import Leases
 from pyrula.testing.store_contract.outside import Outside
 from pyrula.testing.store_contract.publishing import Publishing
@@ -35,5 +36,6 @@ class StoreContract(
     Reading,
     Following,
     Scheduling,
+    Happenings,
 ):
     """Everything that a store must do. Subclass it, and give it an empty store in the fixture `store`."""

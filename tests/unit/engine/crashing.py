@@ -13,7 +13,7 @@ from pyrula.contracts.store import Store
 
 __all__ = ["CrashAt", "Crashed", "all_crashes"]
 
-_WRITES: Final = frozenset({"append", "park", "finish", "requeue", "commit", "write_output", "set_attributes"})
+_WRITES: Final = frozenset({"append", "park", "finish", "requeue", "commit", "write_output", "set_attributes", "emit"})
 
 
 class Crashed(BaseException):

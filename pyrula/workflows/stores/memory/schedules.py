@@ -27,6 +27,7 @@ class ScheduleCalls:
     _exchange: Exchange
 
     def __init__(self) -> None:
+        super().__init__()
         self._schedules: dict[str, StoredSchedule] = {}
         self._looked_at: dict[str, int] = {}  # when each is to be looked at, microseconds; 0 for never
 

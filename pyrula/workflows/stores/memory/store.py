@@ -32,6 +32,7 @@ from pyrula.contracts.store import (
     TailChunk,
 )
 from pyrula.workflows.stores.memory.bells import Exchange
+from pyrula.workflows.stores.memory.events import EventCalls
 from pyrula.workflows.stores.memory.index import Criteria, TimeIndex
 from pyrula.workflows.stores.memory.run import StoredRun
 from pyrula.workflows.stores.memory.schedules import ScheduleCalls
@@ -42,7 +43,7 @@ __all__ = ["MemoryStore"]
 _PAGE: Final = 1000
 
 
-class MemoryStore(ScheduleCalls):
+class MemoryStore(ScheduleCalls, EventCalls):
     """Runs in the memory of this process: for tests, and for work that may be lost with the process.
 
     clock: seconds since the epoch, by default the system's; a virtual clock may stand in. When
@@ -52,8 +53,9 @@ class MemoryStore(ScheduleCalls):
     do is in `pyrula.contracts.store`; nothing here can fail to reach a server.
     """
 
-    def __init__(self, *, clock: Callable[[], float] | None = None) -> None:
+    def __init__(self, *, clock: Callable[[], float] | None = None, event_ttl: float = 604800.0) -> None:
         super().__init__()
+        self.event_ttl = event_ttl
         self._clock = clock
         self._lock = threading.Lock()
         self._exchange = Exchange()

@@ -18,6 +18,8 @@ class Keys:
         self.namespace = check_namespace(namespace)
         self.shard_count = shard_count
         self.workflows = f"{namespace}:workflows".encode()
+        self.events = f"{namespace}:{{$events}}:".encode()
+        """The prefix of all that concerns application events; no shard can have it."""
         self._shards: dict[str, tuple[bytes, ...]] = {}
 
     def shards(self, workflow: str) -> tuple[bytes, ...]:

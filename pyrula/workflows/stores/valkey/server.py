@@ -72,7 +72,8 @@ class Server:
                 *("submit", "claim", "claim_run", "append", "deliver", "inbox", "wake", "heartbeat", "disown", "sweep"),
                 *("terminate", "revive", "attributes", "commit", "output", "load", "listing"),
                 *("schedule_put", "schedule_delete", "schedule_list", "schedule_due", "schedule_fired"),
-                "schedule_note",
+                *("schedule_note", "emit", "events_read", "events_done", "batch_add", "batch_due", "batch_done"),
+                *("trigger_list", "trigger_seek", "trigger_drop"),
             )
         }
         if url.startswith(_EMBEDDED):

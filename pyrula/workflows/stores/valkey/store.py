@@ -33,6 +33,7 @@ from pyrula.contracts.store import (
     TailChunk,
 )
 from pyrula.workflows.stores.valkey import replies
+from pyrula.workflows.stores.valkey.events import EventCalls
 from pyrula.workflows.stores.valkey.following import bells, tail, wait_end
 from pyrula.workflows.stores.valkey.renewals import lost, renewals
 from pyrula.workflows.stores.valkey.scan import Filter, count, listing
@@ -47,7 +48,7 @@ _CLAIMS_PER_SHARD: Final = 16
 _JOURNAL_PAGE: Final = 1000
 
 
-class ValkeyStore(ScheduleCalls):
+class ValkeyStore(ScheduleCalls, EventCalls):
     """Runs in Valkey: one node, functions in Lua, one pipelined connection for each event loop.
 
     url: `redis://`, `valkey://`, `unix://` ..., or `embedded://DIR` for a private server with
@@ -57,6 +58,7 @@ class ValkeyStore(ScheduleCalls):
     namespace: the first part of every key; None reads `PYRULA_VALKEY_NAMESPACE`, else `default`.
     lock_ttl, shard_lease_ttl, completed_ttl: seconds a claim lasts without renewal, a shard
         lease lasts, and an ended run is kept.
+    event_ttl: seconds for which application events are kept.
     fsync: for an embedded server only: `always`, `everysec` or `no`.
 
     Constructing it does no network I/O. Every call raises `StoreUnavailable` when the server
@@ -72,6 +74,7 @@ class ValkeyStore(ScheduleCalls):
         shard_lease_ttl: float = 30.0,
         lock_ttl: float = 30.0,
         completed_ttl: float = 86400.0,
+        event_ttl: float = 604800.0,
         connect_timeout: float = 5.0,
         command_timeout: float = 30.0,
         fsync: str = "everysec",
@@ -79,6 +82,7 @@ class ValkeyStore(ScheduleCalls):
         self.shard_lease_ttl = shard_lease_ttl
         self.lock_ttl = lock_ttl
         self.completed_ttl = completed_ttl
+        self.event_ttl = event_ttl
         self._server = Server(
             url,
             shard_count=shard_count,
