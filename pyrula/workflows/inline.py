@@ -10,6 +10,7 @@ from pyrula.actors.running import run_attempt
 from pyrula.actors.supervision import OutageLog
 from pyrula.contracts.errors import ConfigurationError, StoreUnavailable
 from pyrula.contracts.events import Event
+from pyrula.contracts.options import WorkerOptions
 from pyrula.contracts.store import Store
 from pyrula.workflows.bodies import body_of
 from pyrula.workflows.client import WorkflowClient
@@ -22,11 +23,21 @@ _LEASE_MS = 30_000
 
 
 class InlineWorkflowRunner:
-    """Advances runs one at a time, with no background loops: a sleep stays asleep, nothing polls."""
+    """Advances runs one at a time, with no background loops: a sleep stays asleep, nothing polls.
 
-    def __init__(self, store: Store) -> None:
+    options: those of a worker, as far as they are about a single run: `cancel_timeout`, `payload_limit`,
+        `loop_stall_limit`.
+    """
+
+    def __init__(self, store: Store, options: WorkerOptions | None = None) -> None:
+        options = options or WorkerOptions()
         self.store = store
-        self.client = WorkflowClient(store)
+        self.client = WorkflowClient(store, payload_limit=options.payload_limit)
+        self._settings = Settings(
+            cancel_timeout=options.cancel_timeout,
+            payload_limit=options.payload_limit,
+            loop_limit=options.loop_stall_limit,
+        )
 
     async def run(self, name: str, run_id: str) -> list[Event]:
         """Advance a queued run until it suspends or ends; its journal so far.
@@ -40,7 +51,7 @@ class InlineWorkflowRunner:
         await self.store.load(*found(name, run_id), ends=False)
         claim = await self.store.claim_run(name, run_id, worker="inline", lease_ms=_LEASE_MS)
         if claim is not None:
-            await _run(Attempt(self.store, claim, body_of(item), settings=Settings(), outage=_Plain()))
+            await _run(Attempt(self.store, claim, body_of(item), settings=self._settings, outage=_Plain()))
         return [event async for event in self.client.events(name, run_id)]
 
 

@@ -46,8 +46,8 @@ _PAGE: Final = 1000
 class MemoryStore(ScheduleCalls, EventCalls):
     """Runs in the memory of this process: for tests, and for work that may be lost with the process.
 
-    clock: seconds since the epoch, by default the system's; a virtual clock may stand in. When
-        it moves, timers and leases that are due are found by the next `wake` and `sweep`.
+    clock: seconds since the epoch, by default the system's; a virtual clock may stand in, later
+        on, too. When it moves, timers and leases that are due are found by the next `wake` and `sweep`.
 
     Usable before any event loop runs, and from several, one after the other. What a store must
     do is in `pyrula.contracts.store`; nothing here can fail to reach a server.
@@ -56,7 +56,7 @@ class MemoryStore(ScheduleCalls, EventCalls):
     def __init__(self, *, clock: Callable[[], float] | None = None, event_ttl: float = 604800.0) -> None:
         super().__init__()
         self.event_ttl = event_ttl
-        self._clock = clock
+        self.clock = clock
         self._lock = threading.Lock()
         self._exchange = Exchange()
         self._shards: dict[str, Shard] = {}
@@ -67,7 +67,7 @@ class MemoryStore(ScheduleCalls, EventCalls):
         return f"MemoryStore({len(self._shards)} workflows)"
 
     def _now(self) -> int:
-        return time.time_ns() // 1000 if self._clock is None else round(self._clock() * 1_000_000)
+        return time.time_ns() // 1000 if self.clock is None else round(self.clock() * 1_000_000)
 
     def _shard(self, workflow: str) -> Shard:
         """The runs of a workflow; one that was never used has none, and is not remembered for being asked about."""

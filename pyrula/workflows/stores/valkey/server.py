@@ -19,7 +19,7 @@ import valkey
 from libvalkey import ReplyError, pack_command
 
 from pyrula.contracts.errors import ConfigurationError, StoreError, StoreUnavailable
-from pyrula.lua import library
+from pyrula.lua import Library, library
 from pyrula.workflows.stores.valkey.address import Address
 from pyrula.workflows.stores.valkey.embedded import EmbeddedServer
 from pyrula.workflows.stores.valkey.functions import PRUNED_KEY, is_missing, pruned
@@ -33,6 +33,13 @@ __all__ = ["Server"]
 
 _EMBEDDED: Final = "embedded://"
 _DEFAULT_URL: Final = "redis://localhost:6379"
+_FUNCTIONS: Final = (
+    *("submit", "claim", "claim_run", "append", "deliver", "inbox", "wake", "heartbeat", "disown", "sweep"),
+    *("terminate", "revive", "attributes", "commit", "output", "load", "listing"),
+    *("schedule_put", "schedule_delete", "schedule_list", "schedule_due", "schedule_fired", "schedule_note"),
+    *("emit", "events_read", "events_done", "batch_add", "batch_due", "batch_done"),
+    *("trigger_list", "trigger_seek", "trigger_drop"),
+)
 Arg = str | int | bytes
 
 
@@ -64,18 +71,8 @@ class Server:
         self._pool: WirePool | None = None
         self._subscriptions: LoopLocal[Subscriptions] | None = None
         self._sync: valkey.Valkey | None = None
-        library_ = library()
         self._agreed: set[str] = set()  # names whose recorded shard count is ours
-        self._names = {
-            name: library_.function(name).encode()
-            for name in (
-                *("submit", "claim", "claim_run", "append", "deliver", "inbox", "wake", "heartbeat", "disown", "sweep"),
-                *("terminate", "revive", "attributes", "commit", "output", "load", "listing"),
-                *("schedule_put", "schedule_delete", "schedule_list", "schedule_due", "schedule_fired"),
-                *("schedule_note", "emit", "events_read", "events_done", "batch_add", "batch_due", "batch_done"),
-                *("trigger_list", "trigger_seek", "trigger_drop"),
-            )
-        }
+        self.use(library())
         if url.startswith(_EMBEDDED):
             directory = url.removeprefix(_EMBEDDED)
             if "@" in directory:
@@ -88,6 +85,11 @@ class Server:
             self.address = Address.parse(url)
             self.label = self.address.label
             self._open(self.address)
+
+    def use(self, library: Library) -> None:
+        """Call the functions of this library from now on; it is loaded when a call finds it missing."""
+        self._library = library
+        self._names = {name: library.function(name).encode() for name in _FUNCTIONS}
 
     def _open(self, address: Address) -> None:
         self.address = address
@@ -251,7 +253,7 @@ class Server:
             raise StoreUnavailable(f"{self.label}: {str(error).rpartition('caused error: ')[2]}") from error
 
     async def _load(self) -> None:
-        lib = library()
+        lib = self._library
         (gone,) = await self.commands([("SISMEMBER", PRUNED_KEY, lib.name)])
         if gone:
             raise pruned(lib.name, self.label)
