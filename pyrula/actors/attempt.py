@@ -82,6 +82,7 @@ class _Cancel:
     pending: bool = False
     delivered: bool = False
     reason: str | None = None
+    cut: Sequence[str] = ()  # the keys of the calls it was delivered to
 
 
 class Attempt:
@@ -355,6 +356,7 @@ class Attempt:
                 self.lines.cut()
             self.cancel.pending = not under_way
             self.cancel.delivered = bool(under_way)
+            self.cancel.cut = [call.key for call in under_way]
             self.bound_clean_up()
             for call in under_way:
                 call.interrupted = True
@@ -364,6 +366,16 @@ class Attempt:
                     self.loop.interrupt(call.task)
             if under_way and not any(call.direct for call in under_way):
                 self.loop.interrupt_body(self.root.task)
+
+    def cancel_absorbed(self, path: str) -> None:
+        """A gather ended by an error of its own, and what it cancelled for that may have met a cancel request.
+
+        If nothing else met it, the body has not seen it: its next call will, as it would on a replay.
+        """
+        if self.cancel.cut and all(key.startswith(path) for key in self.cancel.cut):
+            self.cancel.cut = ()
+            self.cancel.pending, self.cancel.delivered = True, False
+            self.bound_clean_up()
 
     def bound_clean_up(self) -> None:
         """A cancelled body has so long to come to a call, and from there so long in all for its clean-up."""

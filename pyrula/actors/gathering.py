@@ -82,7 +82,10 @@ class _Legs:
                 if not started and inspect.iscoroutine(aw):
                     aw.close()
         if self.error is not None:
-            self.attempt.journal.skip(f"{self.scope.path}g{self.number}.")
+            path = f"{self.scope.path}g{self.number}."
+            self.attempt.journal.skip(path)
+            if isinstance(self.error, Exception):
+                self.attempt.cancel_absorbed(path)
             raise self.error
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, example, given, note, settings
 from hypothesis import strategies as st
 
 from pyrula.actors.attempt import Attempt
@@ -24,7 +24,7 @@ from pyrula.testing.audit import audit
 from pyrula.workflows.context import Context
 from tests.unit.engine.crashing import CrashAt, all_crashes
 from tests.unit.engine.harness import MOST_ATTEMPTS, Bench, shape
-from tests.unit.engine.programs import Program, World, body_of_program, programs
+from tests.unit.engine.programs import Gather, Program, Step, World, body_of_program, programs
 
 EXAMPLES = int(os.environ.get("PYRULA_EXAMPLES", "30"))
 PLACES = int(os.environ.get("PYRULA_PLACES", "6"))
@@ -155,9 +155,22 @@ async def _check(program: Program, places: random.Random) -> None:
             assert await audit(life.bench.memory) == []
 
 
+# A leg fails, and what is cancelled for that meets the request in the same moment.
+FAILS_WHILE_CANCELLED = Program(
+    nodes=(
+        Gather(
+            legs=((Step("a", caught=False, turns=2), Step("a")), (Step("a", fails=10**6, caught=False),)),
+            errors="caught",
+        ),
+        Step("a"),
+    )
+)
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(program=programs(), seed=st.integers(0, 2**32))
+@example(program=FAILS_WHILE_CANCELLED, seed=0)
 def test_a_cancel_after_any_write_ends_the_run(backend: str, program: Program, seed: int) -> None:
     anyio.run(_check, program, random.Random(seed), backend=backend)
