@@ -1,6 +1,6 @@
-"""The run actor's state under one claim: what is replayed, what is live, what the inbox brings, how it parks.
+"""The run actor's state under one claim: what is replayed, what is live, what the inbox brings.
 
-What each call does lives beside it, in `steps`, `waits`, `values` and `gathering`; they follow the
+What each call does lives beside it, in `steps`, `waits`, `values`, `gathering` and `parking`; they follow the
 attempt's rules of admission (`admit`, `served`). `running` drives the body and writes its end.
 One attempt belongs to one event loop.
 """
@@ -28,16 +28,14 @@ from pyrula.contracts.errors import (
     CallInsideStep,
     ClaimLost,
     ForeignContext,
-    Park,
     PyrulaError,
     ReplayRefused,
     RunAttemptEnded,
-    Shutdown,
 )
 from pyrula.contracts.events import EventType, parse
 from pyrula.contracts.mail import Mail, MailKind, parse_mail
 from pyrula.contracts.options import Retry
-from pyrula.contracts.store import Claim, Lease, Parking, Store
+from pyrula.contracts.store import Claim, Lease, Store
 from pyrula.contracts.values import decode, encode
 
 if TYPE_CHECKING:
@@ -104,8 +102,8 @@ class Attempt:
         self.settings = settings
         self.observer: Observer | None = None  # set while it is run, where somebody listens
         self.loop: Loop = current_loop()
-        self._anchor = time.monotonic()
-        self.lease_until = self._anchor + settings.lock_ttl
+        self.anchor = time.monotonic()
+        self.lease_until = self.anchor + settings.lock_ttl
         """Until then (monotonic) the run is surely this attempt's; moved on by whoever renews the lease."""
         self.journal = Journal(parse(seq, raw) for seq, raw in claim.entries)
         self.turns = Turns(self.journal, settings.cancel_timeout)
@@ -129,7 +127,7 @@ class Attempt:
         self.over: AttemptEnded | None = None
         self.slot: anyio.Event | None = None
         self._idle: anyio.Event | None = None
-        self._door: anyio.Event | None = None
+        self.door: anyio.Event | None = None
         self._open: dict[str, int] = {}  # by scope: calls without an outcome, those that were cut off among them
         self._refusals = 0
         self.stop_reason: AttemptEnded | None = None
@@ -139,7 +137,7 @@ class Attempt:
 
     def now(self) -> int:
         """The store's time (microseconds), carried on since the claim by the monotonic clock."""
-        return self.claim.now + int((time.monotonic() - self._anchor) * 1e6)
+        return self.claim.now + int((time.monotonic() - self.anchor) * 1e6)
 
     def current_scope(self) -> OwnedScope:
         """The scope of the calling task. Raises `ForeignContext` and `CallInsideStep`."""
@@ -256,9 +254,9 @@ class Attempt:
                 await self.refused()
             if self.closing:
                 # The run has decided to park: the call is made on the attempt after it.
-                if self._door is None:
-                    self._door = anyio.Event()
-                await self._door.wait()
+                if self.door is None:
+                    self.door = anyio.Event()
+                await self.door.wait()
             elif time.monotonic() >= self.lease_until:
                 await self._confirm_lease()
             elif self.turns.ahead:
@@ -407,95 +405,14 @@ class Attempt:
         if self.scope is not None:
             self.scope.cancel()
 
-    # --- parking ------------------------------------------------------------------------
-
-    async def take_slot(self) -> None:
-        """Hold the run's one suspension slot, or wait until its holder has let go of it."""
-        await self.admit()
-        while self.slot is not None:
-            await self.slot.wait()
-            await self.admit()
-        self.slot = anyio.Event()
-
-    def free_slot(self) -> None:
-        """The wait ended at once; the next one may open."""
-        if self.slot is not None:
-            self.slot.set()
-            self.slot = None
-
-    async def park(
-        self, parking: Parking, opener: tuple[str, str, dict[str, Any]] | None, own: Call | None = None
-    ) -> None:
-        """Park the run: the slot is held. Waits for calls under way, then never returns but raises `Park`."""
-        if self.poison is not None:
-            raise self.poison
-        scope = self.scope
-        assert scope is not None
-        self.closing = True
-        # The decision stands: from here on the attempt's timeout bounds the calls under way, not the park.
-        deadline, scope.deadline = scope.deadline, math.inf
-        try:
-            if self._working(own):
-                if opener is not None:
-                    await self.recorder.flush(self.recorder.add(*opener))
-                await self._drained(own)
-            if self.cancel.pending and self.journal.cancel_seq > self.claim.seq:
-                self.closing = False
-                await self.admit()
-        except BaseException:  # the request to cancel, or the body's own timeout around the wait: it goes on
-            self._reopen()
-            scope.deadline = deadline
-            raise
-        if self.lines is not None:
-            await self.lines.close()
-        if opener is not None:
-            self.recorder.add(*opener)
-        # Shielded: what the store was asked for is not to be taken back by the body. A stop can.
-        with anyio.CancelScope(shield=True) as writing:
-            self.scope = writing
-            try:
-                await self.write_attributes()
-                await self.recorder.park(parking, len(self.mail))
-            finally:
-                self.scope = scope
-            scope.deadline = anyio.current_time() + self.settings.cancel_timeout  # for a body that goes on all the same
-            raise self.close(Park(f"run {self.claim.run_id!r} is parked"))
-        raise self.close(self.stop_reason or Shutdown())
-
-    def _reopen(self) -> None:
-        """The run does not park after all: who came to a closed door goes on."""
-        self.closing = False
-        self.free_slot()
-        if self._door is not None:
-            self._door.set()
-            self._door = None
-
-    async def _drained(self, own: Call | None) -> None:
-        """Wait for the calls under way; those still running at the attempt's timeout are cut off."""
-        limit = self.body.timeout
-        with anyio.move_on_after(None if limit is None else max(0.0, limit - (time.monotonic() - self._anchor))):
-            while self._working(own):
-                await self.next_rest()
-            return
-        for call in self._working(own):
-            log.warning(
-                "run %s: call %r was still running at the attempt's timeout; it is cut off and runs again",
-                self.claim.run_id,
-                call.label,
-            )
-
-    def _working(self, own: Call | None) -> list[Call]:
-        """Calls under way that will have an outcome by themselves; one that waits for its next try will not."""
-        return [call for call in self.calls if call is not own and call.waited and not call.retrying]
-
     def close(self, reason: AttemptEnded) -> AttemptEnded:
         """The attempt is over; calls that still come are refused."""
         self.over = reason
         self.guard.ending = True
         if self.slot is not None:
             self.slot.set()
-        if self._door is not None:
-            self._door.set()
+        if self.door is not None:
+            self.door.set()
         return reason
 
     async def write_attributes(self) -> None:

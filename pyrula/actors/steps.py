@@ -21,6 +21,7 @@ from pyrula.actors.core.journal import Kind, Record
 from pyrula.actors.core.retrying import DURABLE_DELAY, retry_delay
 from pyrula.actors.core.scope import escape
 from pyrula.actors.lines import lines_of
+from pyrula.actors.parking import park, take_slot
 from pyrula.contracts.errors import (
     AtMostOnceUnknown,
     AttemptEnded,
@@ -218,8 +219,8 @@ async def _pause(attempt: Attempt, call: Call, wake: int) -> None:
         while (left := wake - attempt.now()) > 0:
             alone = all(other.retrying for other in attempt.calls)
             if alone and not attempt.cancel.delivered and attempt.slot is None:
-                await attempt.take_slot()
-                await attempt.park(Parking(RunStatus.SLEEPING, "", wake), None, own=call)
+                await take_slot(attempt)
+                await park(attempt, Parking(RunStatus.SLEEPING, "", wake), None, own=call)
             with anyio.move_on_after(left / 1e6):
                 await attempt.next_rest()
         if not attempt.open():

@@ -1,4 +1,4 @@
-"""Sleeping and waiting: what a body may suspend for. One slot a run; see the attempt's `take_slot` and `park`.
+"""Sleeping and waiting: what a body may suspend for. One slot a run; see `parking`.
 
 A wait looks in the journal, then in the inbox, then at the clock, and parks the run when none
 of them has an answer.
@@ -13,6 +13,7 @@ import anyio
 from pyrula.actors.attempt import Attempt
 from pyrula.actors.core.journal import Kind, Record
 from pyrula.actors.core.scope import WAIT
+from pyrula.actors.parking import free_slot, park, take_slot
 from pyrula.contracts.errors import InvalidInput, ReplayInputChanged, SignalTimeout, SuspendInGatherLeg
 from pyrula.contracts.events import Entry, EventType, raw_json
 from pyrula.contracts.ids import check_id
@@ -67,9 +68,9 @@ async def sleep_until(attempt: Attempt, when: int | None, seconds: float | None 
     if attempt.cancel.delivered:
         await _sleep_in_place(attempt, wake)
     elif attempt.now() < wake:
-        await attempt.take_slot()
+        await take_slot(attempt)
         opener = None if record is not None else (EventType.TIMER_SET, key, {"wake": wake})
-        await attempt.park(Parking(RunStatus.SLEEPING, "", wake), opener)
+        await park(attempt, Parking(RunStatus.SLEEPING, "", wake), opener)
     # That the time has come needs no proof on disk before the body goes on: it stays so.
     attempt.record(EventType.TIMER_FIRED, key, {})
 
@@ -112,11 +113,11 @@ async def _wait(
         # Nothing parks in the clean-up of a cancelled run.
         raise await attempt.loop.cancellation()
     if mail is None and (deadline is None or attempt.now() < deadline):
-        await attempt.take_slot()
+        await take_slot(attempt)
         mail = next((m for m in attempt.mail if accepts(m)), None)
         if mail is None:
-            await attempt.park(Parking(RunStatus.WAITING, topic, deadline), None if record is not None else opener)
-        attempt.free_slot()
+            await park(attempt, Parking(RunStatus.WAITING, topic, deadline), None if record is not None else opener)
+        free_slot(attempt)
     if mail is None:
         await attempt.recorder.flush(attempt.record(timed_out, key, {}))
         raise SignalTimeout(f"nothing came for {topic!r} before its deadline")
