@@ -21,9 +21,10 @@ from pyrula.actors.core.failures import message_of
 from pyrula.actors.core.journal import Record
 from pyrula.actors.running import Ended, run_attempt
 from pyrula.actors.supervision import OutageLog
+from pyrula.contracts import store, triggers
 from pyrula.contracts.errors import ReplayRefused, Shutdown
 from pyrula.contracts.events import TERMINAL_TYPES, Entry, EventType, parse
-from pyrula.contracts.store import Claim, Ending, Lease, Parking
+from pyrula.contracts.store import Claim
 
 __all__ = ["Difference", "Rehearsed", "rehearse"]
 
@@ -59,51 +60,27 @@ class Rehearsed:
     reached: str
 
 
-class _NoStore:
-    """Takes what an attempt writes, and forgets it; keeps how it ended its run."""
+async def _nothing(*_: Any, **__: Any) -> Any:
+    """What a store does that there is none of."""
+    return ()
 
-    def __init__(self) -> None:
-        self.last: bytes = b""
 
-    async def append(self, claim: Claim, seq: int, entries: Sequence[bytes], *, consumed: Sequence[bytes] = ()) -> None:
-        """Forget them."""
+def _no_store() -> Any:
+    """A store that can do everything, and forgets it: what an attempt writes beside its journal goes nowhere."""
+    protocols = [each for module in (store, triggers) for each in vars(module).values() if _is_protocol(each)]
+    names = {name for each in protocols for name in (*vars(each), *each.__annotations__) if not name.startswith("_")}
+    return type("NoStore", (), dict.fromkeys(sorted(names), staticmethod(_nothing)))()
 
-    async def park(
-        self, claim: Claim, seq: int, entries: Sequence[bytes], parking: Parking, *, consumed: Sequence[bytes] = ()
-    ) -> bool:
-        return True
 
-    async def finish(
-        self, claim: Claim, seq: int, entries: Sequence[bytes], ending: Ending, *, consumed: Sequence[bytes] = ()
-    ) -> None:
-        if entries:
-            self.last = entries[-1]
-
-    async def requeue(self, claim: Claim, seq: int, *, spent: bool = False) -> None:
-        """Nothing is claimed."""
-
-    async def inbox(self, claim: Claim) -> Sequence[bytes]:
-        return []
-
-    async def heartbeat(self, leases: Sequence[Lease], *, lease_ms: int) -> list[Lease]:
-        return []
-
-    async def set_attributes(self, claim: Claim, attributes: bytes) -> None:
-        """Forget them."""
-
-    async def commit(self, claim: Claim, key: str, value: bytes) -> None:
-        """Publish nothing."""
-
-    async def write_output(self, claim: Claim, index: int, chunk: bytes) -> None:
-        """Write nothing."""
+def _is_protocol(value: object) -> bool:
+    return isinstance(value, type) and bool(getattr(value, "_is_protocol", False))
 
 
 class _Rehearsal(Attempt):
     """An attempt whose live calls never begin. `live`: where they stand, each as what it is and its place."""
 
     def __init__(self, claim: Claim, body: Body, patience: float) -> None:
-        nothing: Any = _NoStore()
-        super().__init__(nothing, claim, body, settings=Settings(cancel_timeout=patience), outage=OutageLog())
+        super().__init__(_no_store(), claim, body, settings=Settings(cancel_timeout=patience), outage=OutageLog())
         self.live: list[tuple[str, str]] = []
         self.difference: Difference | None = None
         self._asked = 0
@@ -192,7 +169,7 @@ class _Rehearsal(Attempt):
 
 
 async def rehearse(
-    body: Body, workflow: str, run_id: str, history: Sequence[tuple[int, bytes]], *, patience: float = 1.0
+    body: Body, workflow: str, run_id: str, history: Sequence[tuple[int, bytes]], *, patience: float = 0.5
 ) -> Rehearsed:
     """Run a body against its recorded entries, all of them in order, the first of them `run.submitted`.
 

@@ -11,6 +11,7 @@ from pyrula.cli.acts import add_acting
 from pyrula.cli.dev import add_dev
 from pyrula.cli.events import add_events, add_triggers
 from pyrula.cli.place import Debug, Namespace, Place, ShardCount, Url
+from pyrula.cli.replay import add_replay
 from pyrula.cli.runs import add_looking
 from pyrula.cli.schedules import add_schedules
 from pyrula.cli.submit import add_submit
@@ -54,6 +55,7 @@ def _program(
 add_dev(app)
 add_worker(app)
 add_submit(app)
+add_replay(app)
 add_looking(_runs)
 add_acting(_runs)
 app.add_typer(_runs, name="runs")

@@ -167,7 +167,7 @@ def _events(
         found = await find(client, *words)
         async for event in client.events(found.workflow, found.run_id, follow and not found.status.ended):
             if as_json:
-                out.records([event.to_json()])
+                out.records([{"workflow": found.workflow, "run_id": found.run_id, **event.to_json()}])
             else:
                 out.fitted(*event_line(event))
             if follow:

@@ -99,12 +99,11 @@ class VirtualTime:
         if not 0 <= seconds < math.inf:
             raise ConfigurationError(f"advance({seconds!r}): time passes forwards, by a number of seconds")
         async with self._moving:
+            due = await self._at_rest()
             target = await self._store.now() + int(seconds * 1e6)
-            while True:
-                due = await self._at_rest()
-                if due is None or due > target:
-                    break
+            while due is not None and due <= target:
                 await self._move_to(due)
+                due = await self._at_rest()
             await self._move_to(target)
             await self._at_rest()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -68,6 +68,10 @@ class ReplayReport:
     def ok(self) -> bool:
         """True when today's code would go on with this run as it was recorded."""
         return self.difference is None
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready form; `difference` is null where there is none."""
+        return {"ok": self.ok, **asdict(self)}
 
     def __str__(self) -> str:
         head = f"{self.history} ({self.workflow}, {self.events} events)"
@@ -141,7 +145,7 @@ def replay_history(
     workflow: Workflow,
     history: History | str | Path | Iterable[Event],
     *,
-    patience: float = 1.0,
+    patience: float = 0.5,
     loop: str = "asyncio",
 ) -> ReplayReport:
     """Replay a history against a workflow's code as it is now. Blocks; may be called inside a running loop.

@@ -138,7 +138,8 @@ def test_the_journal_for_people_and_for_programs(served: Desk) -> None:
     ]
     records = served("runs", "events", run_id, "--json").records
     assert [event["seq"] for event in records] == [1, 2, 3, 4, 5, 6]
-    assert records[2].keys() == {"seq", "type", "at", "attempt", "key", "data"}
+    assert records[2].keys() == {"workflow", "run_id", "seq", "type", "at", "attempt", "key", "data"}
+    assert {record["run_id"] for record in records} == {run_id}
     assert (records[2]["key"], records[2]["data"]["result"]) == ("price:a", 100)
     assert served("runs", "events", run_id, "--json", "--follow").records == records
 

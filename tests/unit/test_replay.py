@@ -246,6 +246,46 @@ def test_a_leg_that_was_cut_off_is_no_difference(loop: str) -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
+def test_whatever_else_a_body_does_replays(loop: str) -> None:
+    """Threads, output, published values, events, attributes, recorded values, cancelled runs."""
+
+    async def body(ctx: Context) -> Any:
+        ctx.set_attributes(tier="gold")
+        await ctx.emit("shop.order", {"n": 1})
+        await ctx.stream("chunk")
+        await ctx.commit("progress", 1)
+        at, number, state = await ctx.now(), await ctx.random(), await ctx.checkpoint({"a": 1})
+        thread = await ctx.to_thread(lambda: ctx.from_thread(ctx.step, "in a thread", double, 2))
+        return [at, number, state, thread]
+
+    history = recorded(body)
+    for length in range(2, len(history) + 1):
+        report = check(body, history[:length], loop)
+        assert report.ok, report
+
+    async def clean(ctx: Context) -> None:
+        try:
+            await ctx.step("a", double, 1)
+            await ctx.sleep(60)
+        finally:
+            await ctx.step("clean", double, 1)
+
+    async def cancelled() -> list[Event]:
+        bench = Bench(clean)
+        run = await bench.submit()
+        await bench.once(run.run_id)
+        await bench.client.cancel(bench.name, run.run_id)
+        await bench.drive(run.run_id)
+        return await bench.events(run.run_id)
+
+    history = anyio.run(cancelled)
+    assert history[-1].type == "run.cancelled"
+    for length in range(2, len(history) + 1):
+        report = check(clean, history[:length], loop)
+        assert report.ok, report
+
+
+@pytest.mark.parametrize("loop", LOOPS)
 def test_a_body_that_waits_for_something_else_is_told(loop: str) -> None:
     async def body(ctx: Context) -> Any:
         return await ctx.step("a", double, 1)
