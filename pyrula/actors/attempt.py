@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
 
 from pyrula.actors.bridge import Loop, current_loop
 from pyrula.actors.calls import Call, InsideStep, OwnedScope, ThreadScope, call_scope
@@ -267,6 +268,8 @@ class Attempt:
                     raise self.refuse(refusal)
             else:
                 await self._deliver_cancel()
+        if self.lines is not None:
+            await checkpoint_if_cancelled()  # a thread's call may have been cut off while it waited here
 
     async def _confirm_lease(self) -> None:
         """Ask whether the run is still this attempt's, before it does what another may have done already.
@@ -291,6 +294,7 @@ class Attempt:
         self.cancel.pending = False
         self.cancel.delivered = True
         self.bound_clean_up()
+        self._cut_threads()
         scope = call_scope.get(None)
         direct = isinstance(scope, OwnedScope) and scope.direct(self.loop.current_task())
         if not direct:
@@ -350,8 +354,7 @@ class Attempt:
                 continue
             # A call whose outcome is numbered already stands before the request, and ends as it would have.
             under_way = [call for call in self.calls if not call.settled and not call.remote]
-            if self.lines is not None:
-                self.lines.cut()
+            self._cut_threads()
             self.cancel.pending = not under_way
             self.cancel.delivered = bool(under_way)
             self.cancel.cut = [call.key for call in under_way]
@@ -364,6 +367,10 @@ class Attempt:
                     self.loop.interrupt(call.task)
             if under_way and not any(call.direct for call in under_way):
                 self.loop.interrupt_body(self.root.task)
+
+    def _cut_threads(self) -> None:
+        if self.lines is not None:
+            self.lines.cut(call for call in self.calls if call.remote and not call.settled)
 
     def cancel_absorbed(self, path: str) -> None:
         """A gather ended by an error of its own, and what it cancelled for that may have met a cancel request.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextvars import copy_context
 from typing import Any, Final, Generic, TypeVar
 
@@ -18,7 +18,7 @@ from anyio.lowlevel import current_token
 
 from pyrula.actors.attempt import Attempt
 from pyrula.actors.bridge import CancelRequested, run_soon
-from pyrula.actors.calls import ThreadScope, call_scope
+from pyrula.actors.calls import Call, ThreadScope, call_scope
 from pyrula.contracts.errors import AttemptEnded, ForeignContext, LoopUnresponsive, RunAttemptEnded
 
 __all__ = ["Lines", "from_thread", "lines_of"]
@@ -110,8 +110,13 @@ class Lines:
             return False
         return scope.cut or (scope.alone and (self.attempt.cancel.pending or self.attempt.cancel.delivered))
 
-    def cut(self) -> None:
-        """The run was asked to cancel: the threads it has make no more calls. Those of its clean-up do."""
+    def cut(self, calls: Iterable[Call] = ()) -> None:
+        """The run was asked to cancel: the threads it has make no more calls, and those under way get no outcome.
+
+        Threads of its clean-up may make calls.
+        """
+        for call in calls:
+            call.interrupted = True
         for thread in tuple(self.threads):
             thread.cut = True
         for line in tuple(self._calls):

@@ -47,7 +47,7 @@ async def par_map(attempt: Attempt, fn: Callable[[Any], R], items: Iterable[Any]
         return await run(None)
     scope = attempt.current_scope()
     await let_in(attempt)
-    return await meanwhile(attempt, scope, f"par_map of {len(given)} items", run)
+    return await meanwhile(attempt, scope, f"{scope.path}par_map", run)
 
 
 def _check(fn: Callable[..., Any], items: list[Any]) -> None:

@@ -37,7 +37,7 @@ async def to_thread(attempt: Attempt, fn: Callable[..., T], args: Sequence[Any],
     scope = attempt.current_scope()
     await let_in(attempt)
     thread = ThreadScope(scope, scope.next_thread())
-    return await meanwhile(attempt, scope, "to_thread", lambda call: _in_thread(attempt, work, thread, call))
+    return await meanwhile(attempt, scope, thread.path, lambda call: _in_thread(attempt, work, thread, call))
 
 
 def _check(fn: Callable[..., Any], what: str) -> None:
@@ -73,7 +73,7 @@ async def map_threads(
         await in_order(results, one, bound)
         return results.given()
 
-    return await meanwhile(attempt, scope, f"map_threads of {len(given)} items", run)
+    return await meanwhile(attempt, scope, f"{scope.path}map:{number}", run)
 
 
 async def _in_thread(
@@ -129,9 +129,12 @@ async def let_in(attempt: Attempt) -> None:
         await attempt.admit()
 
 
-async def meanwhile(attempt: Attempt, scope: OwnedScope, label: str, run: Callable[[Call], Awaitable[T]]) -> T:
-    """Do what is not recorded as a call under way: a cancel request interrupts it, a park does not wait for it."""
-    call = attempt.begin("", label, scope)
+async def meanwhile(attempt: Attempt, scope: OwnedScope, key: str, run: Callable[[Call], Awaitable[T]]) -> T:
+    """Do what is not recorded as a call under way: a cancel request interrupts it, a park does not wait for it.
+
+    key: where it stands, though nothing is recorded there.
+    """
+    call = attempt.begin(key, key, scope)
     call.waited = False
     try:
         if attempt.loop.scoped:

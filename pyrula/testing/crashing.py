@@ -42,10 +42,13 @@ class CrashAt:
         self.writes = 0
         self.dead = False
         self.died_with: Sequence[bytes] = ()
+        # As attributes of its own: what a store can do is looked for without its `__getattr__`.
+        for name in dir(inner):
+            if not name.startswith("_") and callable(found := getattr(inner, name)):
+                setattr(self, name, self._write(found) if name in _WRITES else self._call(found))
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self.inner, name)
-        return self._write(found) if name in _WRITES else self._call(found) if callable(found) else found
+        return getattr(self.inner, name)
 
     def die(self) -> None:
         """The worker is dead from here on."""

@@ -20,8 +20,11 @@ import anyio
 from pyrula.contracts.errors import ConfigurationError
 from pyrula.contracts.events import from_micros
 from pyrula.contracts.runs import RunStatus
+from pyrula.contracts.schedules import Schedules
 from pyrula.contracts.store import RunRecord, Store, Timers
 from pyrula.lua import library, movable_library
+from pyrula.workflows.client import WorkflowClient
+from pyrula.workflows.scheduling import Scheduler
 from pyrula.workflows.stores.memory import MemoryStore
 from pyrula.workflows.stores.valkey.shards import ServerClock
 from pyrula.workflows.stores.valkey.store import ValkeyStore
@@ -32,6 +35,7 @@ _LOOK: Final = 0.001
 _SLOWEST_LOOK: Final = 0.02
 _WOKEN: Final = 1000
 _PAGE: Final = 1000
+_PAYLOAD: Final = 1_048_576  # bytes that a schedule's input may have
 
 
 class _MovedClock(Protocol):
@@ -91,7 +95,7 @@ class VirtualTime:
         return from_micros(await self._store.now())
 
     async def advance(self, seconds: float) -> None:
-        """Let time pass. Every timer that is due meanwhile fires in its turn, and the runs come to rest after each.
+        """Let time pass. Timers and schedules that are due meanwhile fire in their turn, and the runs come to rest.
 
         Raises `TimeoutError` when runs do not come to rest within the patience: one is being
         executed all the time, or is queued and no worker serves it.
@@ -99,12 +103,13 @@ class VirtualTime:
         if not 0 <= seconds < math.inf:
             raise ConfigurationError(f"advance({seconds!r}): time passes forwards, by a number of seconds")
         async with self._moving:
-            due = await self._at_rest()
+            due = await self._next()
             target = await self._store.now() + int(seconds * 1e6)
             while due is not None and due <= target:
                 await self._move_to(due)
-                due = await self._at_rest()
+                due = await self._next()
             await self._move_to(target)
+            await self._scheduled()
             await self._at_rest()
 
     async def settle(self) -> None:
@@ -131,12 +136,36 @@ class VirtualTime:
             moved = False
             if not self._stops:
                 async with self._moving:
-                    runs = await self._stable()
-                    if runs is not None and not self._stops and (due := _nearest(runs)) is not None:
-                        await self._move_to(due)
-                        moved = True
+                    moved = await self._pass_once()
             pause = _LOOK if moved else min(pause * 1.5, _SLOWEST_LOOK)
             await anyio.sleep(0 if moved else pause)
+
+    async def _pass_once(self) -> bool:
+        """Let time pass to what comes next, if all runs rest and one of them waits for a time; True when it has."""
+        runs = await self._stable()
+        if runs is None or self._stops or (due := _nearest(runs)) is None:
+            return False
+        scheduled = await self._scheduled()  # no run waits for it, but it may come first
+        if await self._stable() != runs:
+            return False
+        await self._move_to(due if scheduled is None else min(due, scheduled))
+        return True
+
+    async def _next(self) -> int | None:
+        """Wait for rest; gives the time at which the next run wakes or the next schedule fires."""
+        times = [await self._scheduled(), await self._at_rest()]  # in this order: what it fires must come to rest
+        return min((each for each in times if each is not None), default=None)
+
+    async def _scheduled(self) -> int | None:
+        """Fire the schedules that are due, as a worker does; gives when the next one is."""
+        store = self._store
+        if not isinstance(store, Schedules):
+            return None
+        names = sorted({schedule.workflow for schedule in await store.aschedule_list()})
+        unheard: Any = None  # its bell is for those who wait
+        scheduler = Scheduler(store, WorkflowClient(self._store), names, unheard, limit=_PAYLOAD)
+        times = [await scheduler.fire_due(name) for name in names]
+        return min((each for each in times if each is not None), default=None)
 
     async def _at_rest(self) -> int | None:
         """Wait for rest; gives the time of the nearest timer."""

@@ -21,6 +21,7 @@ from pyrula.testing.audit import audit
 from pyrula.testing.servers import PrivateServer
 from pyrula.workflows import Context, MemoryStore, ValkeyStore, Workflow, WorkflowWorker
 from pyrula.workflows.client import WorkflowClient
+from pyrula.workflows.schedules import Schedule
 
 pytestmark = pytest.mark.anyio
 
@@ -128,6 +129,28 @@ async def test_a_delayed_start_and_a_long_retry_are_passed(store: Store) -> None
     async with VirtualTime(store), serving(store, retries) as client:
         run = await client.submit("retries", delay=10 * DAY)
         assert await client.result("retries", run.run_id, timeout=10) == 3
+
+
+async def nightly(ctx: Context) -> None:
+    await ctx.sleep(60)
+
+
+async def test_schedules_fire_in_their_turn(store: Store) -> None:
+    async with VirtualTime(store) as moved, serving(store, nightly, sleeper) as client:
+        await moved.advance(60)
+        await client.schedule_create(Schedule.create("nightly", "0 2 * * *"))
+        await moved.advance(7 * DAY)
+        found = await client.list("nightly")
+        assert len(found.runs) == 7
+        assert {run.status for run in found} == {RunStatus.COMPLETED}
+        assert {(run.submitted_at.hour, run.submitted_at.minute) for run in found} == {(2, 0)}
+        # A schedule alone moves no time; a run that waits passes its occurrences.
+        before = await moved.now()
+        await anyio.sleep(0.05)
+        assert await moved.now() - before < timedelta(minutes=1)
+        run = await client.submit("sleeper", {"days": [3]})
+        assert await client.result("sleeper", run.run_id, timeout=10) == ["3"]
+        assert len((await client.list("nightly")).runs) == 10
 
 
 async def test_afterwards_the_store_has_its_own_time(store: Store) -> None:

@@ -12,7 +12,7 @@ import pytest
 from pyrula.contracts.errors import ConfigurationError
 from pyrula.contracts.runs import Run
 from pyrula.testing import CrashReport, crash_everywhere
-from pyrula.workflows import Context, Workflow
+from pyrula.workflows import Context, MemoryStore, Workflow
 from pyrula.workflows.registry import registry
 
 
@@ -58,6 +58,17 @@ def test_a_sound_body_comes_to_the_same_end_from_everywhere(made: Any) -> None:
     assert {crash.after for crash in report.crashes} == {False, True}
     assert len(report.crashes) >= 2 * 2 * 6
     assert "0 problems; the run is completed" in str(report)
+
+
+def test_what_a_store_can_do_is_seen_through_a_dying_one() -> None:
+    from inspect import getattr_static
+
+    from pyrula.contracts.triggers import Events
+    from pyrula.testing.crashing import CrashAt
+
+    dying = CrashAt(MemoryStore())
+    assert isinstance(dying, Events)
+    assert getattr_static(dying, "emit") is dying.emit  # as Python 3.12 looks for it
 
 
 def test_it_may_be_called_in_a_running_loop(made: Any) -> None:

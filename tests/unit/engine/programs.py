@@ -27,6 +27,7 @@ __all__ = [
     "Signal",
     "Step",
     "Tasks",
+    "Threads",
     "Turns",
     "Value",
     "Wait",
@@ -103,7 +104,15 @@ class Tasks:
     branches: tuple[tuple[Step | Turns, ...], ...]
 
 
-Node = Step | Value | Turns | Wait | Signal | Loop | Gather | Tasks
+@dataclass(frozen=True)
+class Threads:
+    """One thread for each branch, which makes its steps in the run's loop; one alone is no map."""
+
+    branches: tuple[tuple[Step, ...], ...]
+    limit: int | None = None
+
+
+Node = Step | Value | Turns | Wait | Signal | Loop | Gather | Tasks | Threads
 
 
 @dataclass(frozen=True)
@@ -144,7 +153,7 @@ def _walk(nodes: tuple[Node, ...], place: str) -> list[tuple[str, Node]]:
         elif isinstance(node, Gather):
             for number, leg in enumerate(node.legs):
                 found += _walk(leg, f"{here}.{number}.")
-        elif isinstance(node, Tasks):
+        elif isinstance(node, (Tasks, Threads)):
             pass  # nothing in it waits for a signal
         else:
             found.append((here, node))
@@ -181,6 +190,8 @@ async def _run(ctx: Context, nodes: tuple[Node, ...], place: str, seen: list[lis
                 await _run(ctx, node.body, f"{here}.{turn}.", seen, world)
         elif isinstance(node, Tasks):
             await _tasks(ctx, node, here, seen, world)
+        elif isinstance(node, Threads):
+            await _threads(ctx, node, here, seen, world)
         else:
             await _gather(ctx, node, here, seen, world)
 
@@ -268,6 +279,20 @@ async def _tasks(ctx: Context, node: Tasks, here: str, seen: list[list[Any]], wo
         seen.extend(result)
 
 
+async def _threads(ctx: Context, node: Threads, here: str, seen: list[list[Any]], world: World) -> None:
+    def work(number: int) -> list[list[Any]]:
+        own: list[list[Any]] = []
+        for index, step in enumerate(node.branches[number]):
+            ctx.from_thread(_step, ctx, step, f"{here}.{number}.{index}", own, world)
+        return own
+
+    if len(node.branches) == 1:
+        seen.extend(await ctx.to_thread(work, 0))
+        return
+    for result in await ctx.map_threads(work, range(len(node.branches)), max_workers=node.limit):
+        seen.extend(result)
+
+
 # --- generated --------------------------------------------------------------------------------
 
 _kinds = st.sampled_from(["async", "async", "inline", "thread"])
@@ -312,9 +337,14 @@ _branch_step: st.SearchStrategy[Step | Turns] = st.one_of(_calm, _calm, _turns)
 _groups: st.SearchStrategy[Node] = st.builds(
     Tasks, st.lists(st.lists(_branch_step, max_size=3).map(tuple), max_size=3).map(tuple)
 )
+# In a thread every delay is waited out in place.
+_short = _calm.map(lambda step: replace(step, durable=False))
+_in_threads: st.SearchStrategy[Node] = st.builds(
+    Threads, st.lists(st.lists(_short, max_size=3).map(tuple), min_size=1, max_size=3).map(tuple), _limits
+)
 _simple: st.SearchStrategy[Node] = st.one_of(_calm, _calm, _turns, _values, _waits)
 _loops: st.SearchStrategy[Node] = st.builds(Loop, st.integers(0, 3), st.lists(_simple, max_size=3).map(tuple))
-_nodes: st.SearchStrategy[Node] = st.one_of(_simple, _simple, _loops, _gathers, _groups)
+_nodes: st.SearchStrategy[Node] = st.one_of(_simple, _simple, _loops, _gathers, _groups, _in_threads)
 
 
 @st.composite

@@ -26,6 +26,7 @@ from tests.unit.engine.programs import (
     Program,
     Step,
     Tasks,
+    Threads,
     Turns,
     Wait,
     World,
@@ -103,7 +104,9 @@ class Life:
     def _output(self) -> list[str]:
         """The output in order; of legs, which may come in any order, what there is."""
         chunks = [raw.decode() for _, raw in self.bench.memory._read(self.bench.name, RUN, 0, output=True)]
-        return sorted(chunks) if any(isinstance(node, (Gather, Tasks)) for node in self.program.nodes) else chunks
+        return (
+            sorted(chunks) if any(isinstance(node, (Gather, Tasks, Threads)) for node in self.program.nodes) else chunks
+        )
 
     async def left(self) -> dict[str, Any]:
         """What is there afterwards, without what chance and the clock decide."""
@@ -141,7 +144,7 @@ def _calls(program: Program, events: list[Event]) -> list[tuple[str, str]]:
     """Types and keys; in order where the program has no legs."""
     chance = _chance(program)
     calls = [(t, k) for t, k in shape(events) if t != "step.retrying" and not k.startswith(chance or ("\n",))]
-    has_legs = any(isinstance(node, (Gather, Tasks)) for node in program.nodes)
+    has_legs = any(isinstance(node, (Gather, Tasks, Threads)) for node in program.nodes)
     return sorted(calls) if has_legs else calls
 
 
