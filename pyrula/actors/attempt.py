@@ -19,11 +19,13 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from pyrula.actors.bridge import Loop, current_loop
 from pyrula.actors.calls import Call, InsideStep, OwnedScope, ThreadScope, call_scope
+from pyrula.actors.capacity import Place
 from pyrula.actors.core.journal import Journal, Record
 from pyrula.actors.drive import Board, Guard
 from pyrula.actors.observing import Observer
 from pyrula.actors.recorder import Outage, Recorder
 from pyrula.actors.turns import Turns
+from pyrula.contracts.children import Child, ParentClose
 from pyrula.contracts.errors import (
     AttemptEnded,
     CallInsideStep,
@@ -80,8 +82,15 @@ class _Cancel:
 
     pending: bool = False
     delivered: bool = False
-    reason: str | None = None
+    about: Mapping[str, Any] | None = None  # the reason, and who asked when that was the parent
     cut: Sequence[str] = ()  # the keys of the calls it was delivered to
+
+
+def requested(mail: Mail) -> dict[str, Any]:
+    """What a cancel request says of itself: its reason, and what its parent adds when that asks."""
+    if mail.name == "parent" and isinstance(mail.payload, dict):
+        return dict(mail.payload)
+    return {"reason": mail.payload}
 
 
 class Attempt:
@@ -122,6 +131,15 @@ class Attempt:
         self.chunks = 0 if self.journal.chunk is None else self.journal.chunk.data["index"]
         self.unwritten = self.journal.chunk  # it was recorded; whether it was written as well is not known
         self.output: anyio.Lock | None = None
+        self.children: dict[str, Child] = {  # those that are open, by the key of their call
+            each.key: Child(each.data["workflow"], each.data["run_id"], ParentClose(each.data["parent_close"]))
+            for each in self.journal.open_children()
+        }
+        self.news = 0
+        """How often something came into the inbox."""
+        self._news: anyio.Event | None = None
+        self.place: Place | None = None
+        """The worker's place that this attempt holds, if it may be lent."""
         self.scope: anyio.CancelScope | None = None
         self.fatal: ReplayRefused | None = None
         self.poison: PyrulaError | None = None
@@ -301,8 +319,29 @@ class Attempt:
             self.loop.interrupt_body(self.root.task)
         raise await self.loop.cancellation(direct=direct)
 
+    @property
+    def identity(self) -> str:
+        """What the ids of all that this run starts are derived from."""
+        return f"{self.claim.workflow}/{self.claim.run_id}"
+
+    def lend_place(self) -> bool:
+        """Let others have this attempt's place while it only waits; False when no more may wait like that."""
+        return self.place is None or self.place.lend()
+
+    def take_place_back(self) -> None:
+        """The attempt does something again."""
+        if self.place is not None:
+            self.place.take_back()
+
+    async def next_mail(self) -> None:
+        """Wait until something has come into the inbox."""
+        if self._news is None:
+            self._news = anyio.Event()
+        await self._news.wait()
+
     def begin(self, key: str, label: str, scope: OwnedScope) -> Call:
         """Count a live call as under way."""
+        self.take_place_back()
         task = self.loop.current_task()
         call = Call(key, label, scope.direct(task), None if self.loop.scoped else task)
         if scope.in_thread:
@@ -335,20 +374,22 @@ class Attempt:
         self._known.update(fresh)
         self.mail.extend(map(parse_mail, fresh))
         self.take_control()
+        self.news += 1
+        if self._news is not None:
+            self._news.set()
+            self._news = None
 
     def take_control(self) -> None:
         """Record a cancel request found in the mail, and interrupt what is under way."""
+        self._drop_old_news()
         for mail in [m for m in self.mail if m.kind == MailKind.CANCEL]:
             self.consume(mail)
+            about = requested(mail)
             if self.journal.cancel_seq:
-                self.recorder.add(
-                    EventType.RUN_CANCEL_REQUESTED, "", {"reason": mail.payload, "repeat": True}, mail.raw
-                )
+                self.recorder.add(EventType.RUN_CANCEL_REQUESTED, "", {**about, "repeat": True}, mail.raw)
                 continue
-            self.cancel.reason = mail.payload
-            self.journal.request_cancel(
-                self.recorder.add(EventType.RUN_CANCEL_REQUESTED, "", {"reason": mail.payload}, mail.raw)
-            )
+            self.cancel.about = about
+            self.journal.request_cancel(self.recorder.add(EventType.RUN_CANCEL_REQUESTED, "", about, mail.raw))
             if self.closing or self.over is not None:
                 self.cancel.pending = True
                 continue
@@ -381,6 +422,13 @@ class Attempt:
             self.cancel.cut = ()
             self.cancel.pending, self.cancel.delivered = True, False
             self.bound_clean_up()
+
+    def _drop_old_news(self) -> None:
+        """News of a child whose end is recorded goes with the next append."""
+        open_ = {child.run_id for child in self.children.values()}
+        for mail in [m for m in self.mail if m.kind == MailKind.CHILD and m.name not in open_]:
+            self.consume(mail)
+            self.recorder.discard(mail.raw)
 
     def bound_clean_up(self) -> None:
         """A cancelled body has so long to come to a call, and from there so long in all for its clean-up."""

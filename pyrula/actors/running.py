@@ -20,6 +20,7 @@ from pyrula.actors.attempt import Attempt
 from pyrula.actors.binding import running
 from pyrula.actors.bridge import CancelRequested
 from pyrula.actors.calls import call_scope
+from pyrula.actors.children import close_open, tell_parent
 from pyrula.actors.core.failures import describe
 from pyrula.actors.core.journal import never_asked
 from pyrula.actors.core.retrying import retry_delay
@@ -237,15 +238,19 @@ class _Endings:
         await self._finish(
             EventType.RUN_CANCELLED,
             RunStatus.CANCELLED,
-            {"reason": self.attempt.cancel.reason or self._recorded_reason()},
+            self._request(),
         )
         return Ended("cancelled")
 
-    def _recorded_reason(self) -> Any:
-        for seq, raw in self.attempt.claim.entries:
-            if seq == self.attempt.journal.cancel_seq:
-                return parse(seq, raw).data.get("reason")
-        return None
+    def _request(self) -> dict[str, Any]:
+        """What the cancel request said of itself."""
+        about = self.attempt.cancel.about
+        if about is None:
+            about = {"reason": None}
+            for seq, raw in self.attempt.claim.entries:
+                if seq == self.attempt.journal.cancel_seq:
+                    about = parse(seq, raw).data
+        return {name: value for name, value in about.items() if name in ("reason", "requested_by", "detail")}
 
     async def failed(self, error: BaseException) -> Ended:
         if self.attempt.over is not None:
@@ -261,7 +266,7 @@ class _Endings:
             await self._finish(
                 EventType.RUN_CANCELLED,
                 RunStatus.CANCELLED,
-                {"reason": self.attempt.cancel.reason or self._recorded_reason(), "error": describe(error)},
+                {**self._request(), "error": describe(error)},
             )
             return Ended("cancelled", error)
         described = describe(error, key=getattr(error, "key", None))
@@ -293,10 +298,13 @@ class _Endings:
         return Ended("set aside", error)
 
     async def _finish(self, kind: str, status: RunStatus, data: dict[str, Any]) -> None:
+        await close_open(self.attempt, str(status))
         await self.attempt.write_attributes()
         self.attempt.close(RunAttemptEnded("the run has ended"))
         self.attempt.recorder.add(kind, "", data)
         await self.attempt.recorder.finish(Ending(status, int(self.attempt.settings.completed_ttl * 1000)))
+        claim = self.attempt.claim
+        await tell_parent(self.attempt.store, claim.run_id, claim.headers)
 
 
 def _leaf(group: BaseExceptionGroup[AttemptEnded] | None) -> AttemptEnded | None:

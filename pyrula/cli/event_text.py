@@ -127,6 +127,9 @@ _WORDS: Final[Mapping[str, Callable[[Data], str]]] = {
     EventType.VALUE_RECORDED: lambda data: f"{clean(str(data.get('kind')))}  {compact(data.get('value'))}",
     EventType.VALUE_COMMITTED: _text("name"),
     EventType.EVENT_EMITTED: _text("name"),
+    EventType.CHILD_STARTED: _text("workflow"),
+    EventType.RUN_SPAWNED: _text("workflow"),
+    EventType.SIGNAL_SENT: _text("name"),
     EventType.OUTPUT_WRITTEN: lambda data: f"{data.get('index')}  {compact(data.get('chunk'))}",
     EventType.CHECKPOINT_SAVED: _value("state"),
 }

@@ -18,6 +18,8 @@ __all__ = [
     "AuthorError",
     "CallInsideStep",
     "CallerError",
+    "ChildTimedOut",
+    "ChildWorkflowError",
     "ClaimLost",
     "ConcurrentCallIdError",
     "ConcurrentStepIdError",
@@ -156,6 +158,35 @@ class StepFailed(AuthorError):
         nothing is imported from a journal.
         """
         return f"{kind.__module__}.{kind.__qualname__}" in self.bases
+
+
+class ChildWorkflowError(AuthorError):
+    """A child run did not complete. The same class, with the same attributes, live and on replay.
+
+    `workflow`, `run_id`: the child; `status`: how it ended. `error`: its own error as recorded (`code`, `type`,
+    `message`, `bases`, `detail`), or for a run that was cancelled or terminated its reason.
+    """
+
+    code = "child_failed"
+
+    def __init__(self, workflow: str, run_id: str, status: str, error: Mapping[str, Any] | None = None) -> None:
+        self.error = dict(error) if error else {}
+        why = self.error.get("message") or self.error.get("reason")
+        super().__init__(f"child run {run_id!r} of workflow {workflow!r} {status}" + (f": {why}" if why else ""))
+        self.workflow = workflow
+        self.run_id = run_id
+        self.status = status
+
+    def matches(self, kind: type[BaseException]) -> bool:
+        """True when the child's own error was an instance of `kind`, or that of a step which failed it was."""
+        wanted = f"{kind.__module__}.{kind.__qualname__}"
+        return wanted in self.error.get("bases", ())
+
+
+class ChildTimedOut(ChildWorkflowError, TimeoutError):
+    """A child run has not ended within the `timeout` that its parent gave it. It stays open."""
+
+    code = "child_timed_out"
 
 
 class StepTimedOut(AuthorError, TimeoutError):

@@ -61,6 +61,12 @@ class EventType:
     OUTPUT_WRITTEN: Final = "output.written"
     VALUE_COMMITTED: Final = "value.committed"
     EVENT_EMITTED: Final = "event.emitted"
+    CHILD_STARTED: Final = "child.started"
+    CHILD_COMPLETED: Final = "child.completed"
+    CHILD_FAILED: Final = "child.failed"
+    CHILD_TIMED_OUT: Final = "child.timed_out"
+    RUN_SPAWNED: Final = "run.spawned"
+    SIGNAL_SENT: Final = "signal.sent"
 
 
 TERMINAL_TYPES: Final = frozenset(

@@ -18,11 +18,16 @@ class MailKind:
     SIGNAL = "signal"
     ANSWER = "answer"
     CANCEL = "cancel"
+    CHILD = "child"
 
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """One message. `name` is the signal's, or the question's; `raw` is how it lies in the inbox."""
+    """One message. `raw` is how it lies in the inbox.
+
+    `name` is the signal's, or the question's, or the id of the child that has ended; for a cancel it is
+    empty, or `parent` when the run's parent closes it.
+    """
 
     raw: bytes
     kind: str

@@ -33,6 +33,9 @@ F.terminate = function(keys, args)
   write(p, id, seq + 1, raw)
   redis.call('HSET', run, 'cur', int(epoch_of(cursor) * SPAN + seq + 1), 'in', '')
   close(p, id, f[3], seq + 1, 'terminated', args[3], raw, at, at_number)
+  if redis.call('EXISTS', p .. 'kids:' .. id) == 1 then
+    redis.call('ZADD', p .. 'closing', int(math.floor(at_number / 1000)), id)
+  end
   if status == 'running' then
     ring(p, 'x:' .. id)
   end

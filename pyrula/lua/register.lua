@@ -3,15 +3,18 @@
 -- keep leases alive run on a full server too. While a library loads, the server lends it neither
 -- `pairs` nor any other of Lua's own functions, hence the plain list.
 local names = {
-  'append', 'attributes', 'batch_add', 'batch_done', 'batch_due', 'claim', 'claim_run', 'commit', 'deliver', 'disown', 'emit', 'events_done', 'events_read', 'heartbeat', 'inbox', 'listing',
-  'load', 'output', 'revive', 'schedule_delete', 'schedule_due', 'schedule_fired', 'schedule_list',
-  'schedule_note', 'schedule_put', 'submit', 'sweep', 'terminate', 'trigger_drop', 'trigger_list',
-  'trigger_seek', 'wake'
+  'adopt', 'append', 'attributes', 'batch_add', 'batch_done', 'batch_due', 'claim', 'claim_run', 'closed',
+  'closing', 'collected', 'commit', 'deliver', 'disown', 'emit', 'events_done', 'events_read', 'heartbeat',
+  'inbox', 'kids', 'listing', 'load', 'output', 'revive', 'schedule_delete', 'schedule_due', 'schedule_fired',
+  'schedule_list', 'schedule_note', 'schedule_put', 'submit', 'sweep', 'terminate', 'trigger_drop',
+  'trigger_list', 'trigger_seek', 'wake'
 }
 local flags = {
   load = { 'no-writes' },
   listing = { 'no-writes' },
   inbox = { 'no-writes' },
+  kids = { 'no-writes' },
+  closing = { 'no-writes' },
   schedule_list = { 'no-writes' },
   trigger_list = { 'no-writes' },
   heartbeat = { 'allow-oom' },

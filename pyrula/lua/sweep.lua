@@ -43,7 +43,8 @@ F.sweep = function(keys, args)
     redis.call('ZREM', p .. 'ended', id)
     redis.call('ZREM', p .. 'index', id)
     redis.call('UNLINK', p .. 'run:' .. id, p .. 'log:' .. id, p .. 'inbox:' .. id, p .. 'seen:' .. id,
-      p .. 'kv:' .. id, p .. 'out:' .. id)
+      p .. 'kv:' .. id, p .. 'out:' .. id, p .. 'kids:' .. id)
+    redis.call('ZREM', p .. 'closing', id)
     deleted = deleted + 1
   end
   return { requeued, failed, deleted }

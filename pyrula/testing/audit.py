@@ -35,6 +35,11 @@ _OUTCOMES: Final = frozenset(
         EventType.CHECKPOINT_SAVED,
         EventType.VALUE_COMMITTED,
         EventType.EVENT_EMITTED,
+        EventType.CHILD_COMPLETED,
+        EventType.CHILD_FAILED,
+        EventType.CHILD_TIMED_OUT,
+        EventType.RUN_SPAWNED,
+        EventType.SIGNAL_SENT,
         EventType.OUTPUT_WRITTEN,
     }
 )

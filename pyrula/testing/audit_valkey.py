@@ -32,7 +32,7 @@ _SHARD: Final = re.compile(rb"\{(.+):(\d+)\}:")
 _CONSUMED: Final = frozenset({EventType.SIGNAL_RECEIVED, EventType.INTERRUPT_RESUMED})
 # What a parked run waits for, by the kind of message that brings it.
 _TOPICS: Final = {MailKind.SIGNAL: "signal", MailKind.ANSWER: "interrupt"}
-_PER_RUN: Final = ("log", "inbox", "seen", "kv", "out")
+_PER_RUN: Final = ("log", "inbox", "seen", "kv", "out", "kids")
 _DUMP: Final = """
 local found = {}
 for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
@@ -114,7 +114,7 @@ class _Shard:
     per_run: dict[str, dict[str, Any]] = field(default_factory=lambda: {kind: {} for kind in _PER_RUN})
     queues: dict[str, dict[str, float]] = field(default_factory=dict)
     sets: dict[str, dict[str, float]] = field(
-        default_factory=lambda: {kind: {} for kind in ("tenants", "claims", "timers", "index", "ended")}
+        default_factory=lambda: {kind: {} for kind in ("tenants", "claims", "timers", "index", "ended", "closing")}
     )
     terminal: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
     terminal_whole: bool = True
@@ -156,7 +156,7 @@ class _Shard:
         """What belongs to no run."""
         places: list[tuple[str, Mapping[str, Any]]] = [
             *self.per_run.items(),
-            *((kind, self.sets[kind]) for kind in ("claims", "timers", "index", "ended")),
+            *((kind, self.sets[kind]) for kind in ("claims", "timers", "index", "ended", "closing")),
             *((f"queue:{owner}", queue) for owner, queue in self.queues.items()),
         ]
         for kind, holds in places:
@@ -233,7 +233,7 @@ class _Shard:
             yield f"it is {record.status}, and has {len(mail)} messages"
         if record.status in (RunStatus.SLEEPING, RunStatus.WAITING):
             for each in mail:
-                if each.kind == MailKind.CANCEL or f"{_TOPICS.get(each.kind)}:{each.name}" == record.topic:
+                if each.kind == MailKind.CANCEL or _topic(each) == record.topic:
                     yield f"it is {record.status} for {record.topic!r}, and {each.kind} {each.message_id!r} has come"
 
     def _announced(self, run_id: str, journal: Sequence[Entry]) -> Iterator[str]:
@@ -242,6 +242,11 @@ class _Shard:
         told = self.terminal.get(run_id, [])
         if told != ends and (self.terminal_whole or not set(told) <= set(ends) or len(set(told)) != len(told)):
             yield f"its terminal events are {ends}, and subscribers were told {told}"
+
+
+def _topic(mail: Mail) -> str:
+    """What a parked run waits for when this message wakes it."""
+    return "child" if mail.kind == MailKind.CHILD else f"{_TOPICS.get(mail.kind)}:{mail.name}"
 
 
 def _scores(flat: Sequence[bytes]) -> dict[str, float]:

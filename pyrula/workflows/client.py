@@ -12,7 +12,9 @@ import anyio
 import orjson
 from anyio.lowlevel import checkpoint
 
+from pyrula.actors.children import close_children, tell_parent
 from pyrula.actors.tracing import acting, submitted
+from pyrula.contracts.children import Parents
 from pyrula.contracts.errors import (
     IdempotencyConflict,
     RunCancelled,
@@ -320,7 +322,13 @@ class WorkflowClient(ScheduleClient, EventClient):
         data = encode({"reason": reason}, path="reason")
         with acting("terminate", name, run_id):
             before = await self.store.terminate(name, run_id, data, keep_ms=int(ttl * 1000))
-        run = await self.get(name, run_id)
+            if isinstance(self.store, Parents) and not before.ended:
+                children = await self.store.open_children(name, run_id)
+                await close_children(self.store, name, run_id, children, "terminated", ttl)
+        record = await self.store.load(name, run_id)
+        run = run_of(record)
+        if run.status is RunStatus.TERMINATED and not before.ended:
+            await tell_parent(self.store, run_id, record.headers)
         if run.status is not RunStatus.TERMINATED:
             raise WrongRunState(name, run_id, before, "there is nothing left to terminate")
         return run

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, ParamSpec, TypeVar, overload
 from uuid import UUID
 
-from pyrula.actors import emitting, gathering, lines, processes, threads, values, waits
+from pyrula.actors import children, emitting, gathering, lines, processes, threads, values, waits
 from pyrula.actors.attempt import Attempt
+from pyrula.actors.children import ChildSpec
 from pyrula.actors.steps import StepSpec, run_step
 from pyrula.contracts.errors import InvalidInput
 from pyrula.contracts.events import from_micros, to_micros
+from pyrula.contracts.ids import check_id, check_workflow_name
 from pyrula.contracts.options import Retry
+from pyrula.contracts.store import NewRun
+from pyrula.contracts.values import decode_json
+from pyrula.workflows.registry import Workflow, registry
+from pyrula.workflows.submission import new_run
 
 __all__ = ["Context"]
 
@@ -235,6 +241,69 @@ class Context:
         """Record a state and get it back; without one, get the last state recorded before (None if none)."""
         given = state is not _MISSING
         return await values.checkpoint(self._attempt, state if given else None, given)
+
+    # --- other runs ---------------------------------------------------------------------
+
+    async def run_child(
+        self,
+        name: str | Workflow,
+        input: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        poll_interval: float = 0.5,
+        parent_close: str = "cancel",
+        owner: str | None = None,
+    ) -> Any:
+        """Start a run of another workflow and wait for its result; a replayed parent finds the same child again.
+
+        timeout: seconds to wait; the child goes on after that.
+        poll_interval: seconds until the parent looks at the child by itself, in case the news of its end is lost.
+        parent_close: what happens to the child when this run ends before it: `cancel`, `terminate` or `abandon`.
+        owner: the child's tenant; this run's by default.
+
+        Raises `ChildWorkflowError` when the child failed, was cancelled or terminated, `ChildTimedOut` after the
+        timeout, and `InvalidInput` for an input that the workflow does not take.
+        """
+        if timeout is not None and not timeout >= 0:
+            raise InvalidInput(f"timeout={timeout!r}: a number of seconds is needed", "timeout")
+        if not poll_interval > 0:
+            raise InvalidInput(f"poll_interval={poll_interval!r}: a number of seconds greater than 0", "poll_interval")
+        spec = ChildSpec(
+            self._submission(name, input, owner), timeout, poll_interval, children.checked_close(parent_close)
+        )
+        workflow, result = await children.run_child(self._attempt, spec)
+        known = registry.get(workflow)
+        return result if known is None else decode_json(result, known.spec.result_annotation, path="result")
+
+    async def spawn(
+        self, name: str | Workflow, input: Mapping[str, Any] | None = None, *, owner: str | None = None
+    ) -> str:
+        """Start a run of its own, once over all attempts; gives its id. It is never waited for and never closed."""
+        return await children.spawn(self._attempt, self._submission(name, input, owner))
+
+    async def send_signal(self, name: str, run_id: str, signal: str, payload: Any = None) -> None:
+        """Deliver a signal to another run, once over all attempts. Raises `RunNotFound`."""
+        check_id(signal, "signal")
+        await children.send_signal(
+            self._attempt, check_workflow_name(name), check_id(run_id, "run_id"), signal, payload
+        )
+
+    def _submission(
+        self, name: str | Workflow, input: Mapping[str, Any] | None, owner: str | None
+    ) -> Callable[[str, dict[str, Any] | None], NewRun]:
+        """What submits a run of another workflow under an id."""
+
+        def make(run_id: str, headers: dict[str, Any] | None) -> NewRun:
+            return new_run(
+                self._attempt.settings.payload_limit,
+                name,
+                input,
+                run_id=run_id,
+                owner=self.owner if owner is None else owner,
+                headers=headers,
+            )
+
+        return make
 
     # --- what others see ----------------------------------------------------------------
 

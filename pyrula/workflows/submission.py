@@ -36,8 +36,12 @@ def new_run(
     start_at: datetime | None = None,
     priority: int = 0,
     attributes: Mapping[str, Any] | None = None,
+    headers: Mapping[str, Any] | None = None,
 ) -> NewRun:
-    """One submission, as `WorkflowClient.submit` describes its arguments. `limit`: bytes of the encoded input."""
+    """One submission, as `WorkflowClient.submit` describes its arguments.
+
+    limit: bytes of the encoded input. headers: what the engine notes of the run besides.
+    """
     known = registry.get(workflow) if isinstance(workflow, str) else workflow
     if isinstance(known, Workflow):
         name = known.name
@@ -55,8 +59,9 @@ def new_run(
         run_id = run_id_for_key(name, checked_key(idempotency_key))
     delay_ms = None if delay is None else _milliseconds(delay)
     start = None if start_at is None else _micros(start_at, "start_at")
-    headers: dict[str, Any] = {"version": known.version} if known is not None and known.version is not None else {}
-    headers |= {"delay_ms": delay_ms} if delay_ms else {"start_at": start} if start else {}
+    about: dict[str, Any] = {"version": known.version} if known is not None and known.version is not None else {}
+    about |= headers or {}
+    about |= {"delay_ms": delay_ms} if delay_ms else {"start_at": start} if start else {}
     return NewRun(
         workflow=name,
         run_id=new_id() if run_id is None else check_id(run_id, "run_id"),
@@ -67,7 +72,7 @@ def new_run(
         delay_ms=delay_ms,
         start_at=start,
         attributes=encode(_mapping(attributes) or {}, path="attributes"),
-        headers=orjson.dumps(headers),
+        headers=orjson.dumps(about),
     )
 
 

@@ -18,7 +18,8 @@ from anyio.lowlevel import checkpoint_if_cancelled, current_token
 from pyrula.actors.attempt import Attempt, Settings
 from pyrula.actors.bridge import current_loop, run_soon
 from pyrula.actors.calls import call_scope
-from pyrula.actors.capacity import Capacity
+from pyrula.actors.capacity import Capacity, Place
+from pyrula.actors.children import close_children
 from pyrula.actors.core.failures import message_of
 from pyrula.actors.doorbell import Doorbell
 from pyrula.actors.drive import Board
@@ -29,6 +30,7 @@ from pyrula.actors.observing import CountedOutages
 from pyrula.actors.pool import RunnerPool
 from pyrula.actors.running import Ended, run_attempt
 from pyrula.actors.supervision import supervise
+from pyrula.contracts.children import Parents
 from pyrula.contracts.errors import (
     ClaimLost,
     ConfigurationError,
@@ -64,6 +66,8 @@ _HEARTBEATS: Final = "heartbeat loop"
 _TIMERS: Final = "timer loop"
 _SCHEDULES: Final = "schedule loop"
 _TRIGGERS: Final = "trigger loop"
+# A worker that has just been told that its run was terminated may still start a child of it.
+_LEFT_MS: Final = 30_000
 # A due time learned from the server may lie a little ahead of the estimate of its clock.
 _EARLY: Final = 0.001
 
@@ -97,6 +101,7 @@ class WorkflowWorker:
         self.client = WorkflowClient(store, payload_limit=self.options.payload_limit)
         self.ready = anyio.Event()
         self.worker_id = f"{socket.gethostname()}:{os.getpid()}:{new_id()[-6:]}"
+        self._completed_ttl: float = getattr(store, "completed_ttl", 86400.0)
         self._workflows = registry.select(workflows)
         self._bodies = {name: body_of(item) for name, item in self._workflows.items()}
         self._attempts = HeldAttempts()
@@ -147,7 +152,7 @@ class WorkflowWorker:
         self._inbox_bell = Doorbell()
         settings = Settings(
             cancel_timeout=self.options.cancel_timeout,
-            completed_ttl=getattr(self.store, "completed_ttl", 86400.0),
+            completed_ttl=self._completed_ttl,
             payload_limit=self.options.payload_limit,
             lock_ttl=self._lease_ms / 1000,
             threads=anyio.CapacityLimiter(min(32, (os.cpu_count() or 1) + 4)),
@@ -417,6 +422,7 @@ class WorkflowWorker:
             log.exception("run %s: its journal cannot be read; its claim is left to run out", claim.run_id)
             self._capacity.give_back(1)
             return
+        attempt.place = Place(self._capacity)
         key = (claim.workflow, claim.run_id)
         former = self._attempts.get(key)
         if former is not None:
@@ -439,7 +445,8 @@ class WorkflowWorker:
             if self._attempts.get(key) is attempt:
                 del self._attempts[key]
             self._over.append(attempt)
-            self._capacity.give_back(1)
+            assert attempt.place is not None
+            attempt.place.give_up()
             if self._idle is not None:
                 self._idle.set()
 
@@ -470,10 +477,19 @@ class WorkflowWorker:
                 wait = min(wait, max(_EARLY, (nearest - await store.now()) / 1e6))
             await self._timer_bell.wait(wait)
 
+    async def _close_children(self, name: str) -> None:
+        """Close what terminated runs left behind, once more: whoever terminated them may not have come to it."""
+        store = self.store
+        if isinstance(store, Parents):
+            for run_id, children in await store.terminated_parents(name, older_than_ms=_LEFT_MS):
+                await close_children(store, name, run_id, children, "terminated", self._completed_ttl)
+                await store.closed(name, run_id)
+
     async def _orphan_loop(self) -> None:
-        keep_ms = int(getattr(self.store, "completed_ttl", 86400.0) * 1000)
+        keep_ms = int(self._completed_ttl * 1000)
         while True:
             for name in self._workflows:
+                await self._close_children(name)
                 while await self.store.sweep(
                     name, limit=_SWEEP_LIMIT, requeue_budget=self.options.requeue_budget, keep_ms=keep_ms
                 ):

@@ -7,6 +7,7 @@ Nothing here injects a fault: places where one may strike call `reach`, which a 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -17,6 +18,7 @@ from typing import Any
 
 import anyio
 
+from pyrula.contracts.errors import ChildTimedOut
 from pyrula.workflows import Batch, Context, On, Retry, workflow
 from pyrula.workflows.triggers import AppEvent
 
@@ -222,6 +224,17 @@ async def block(ctx: Context, seconds: float, steps: int = 1) -> int:
             reach("body.blocking")
             time.sleep(seconds)  # noqa: ASYNC251 - the mistake under test
     return total + await ctx.step("end", work, _me(ctx), "end", 1)
+
+
+@workflow("family")
+async def family(ctx: Context, width: int, pause: float = 0.0) -> int:
+    """Children one after the other and side by side, and one that is open when it ends."""
+    total = await ctx.run_child("chain", {"steps": 2, "pause": pause})
+    total += sum(await ctx.gather(*(ctx.run_child("chain", {"steps": n}) for n in range(width))))
+    total += await ctx.step("s0", work, _me(ctx), "s0", 0, pause)
+    with contextlib.suppress(ChildTimedOut):
+        await ctx.run_child("letters", {"count": 1}, timeout=0.0)
+    return total
 
 
 @workflow("told", triggers=[On("thing.*")])

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pyrula.contracts.errors import PyrulaError, ReplayRefused, StepFailed
+from pyrula.contracts.errors import ChildWorkflowError, PyrulaError, ReplayRefused, StepFailed
 
 __all__ = ["describe", "message_of", "step_failed"]
 
@@ -37,6 +37,8 @@ def describe(error: BaseException, *, key: str | None = None) -> dict[str, Any]:
             "message": error.message,
             "attempts": error.attempts,
         }
+    elif isinstance(error, ChildWorkflowError):
+        detail = {"workflow": error.workflow, "run_id": error.run_id, "status": error.status, "error": error.error}
     elif isinstance(error, ReplayRefused):
         detail = {"recorded": error.recorded, "asked": error.asked}
     described: dict[str, Any] = {

@@ -31,6 +31,9 @@ class Kind:
     CHECKPOINT: Final = "checkpoint"
     COMMIT: Final = "commit"
     EMIT: Final = "emit"
+    CHILD: Final = "child run"
+    SPAWN: Final = "spawn"
+    SEND: Final = "signal to another run"
     STREAM: Final = "stream"
 
 
@@ -52,6 +55,12 @@ _ROLES: Final[dict[str, tuple[str | None, bool]]] = {
     EventType.CHECKPOINT_SAVED: (Kind.CHECKPOINT, True),
     EventType.VALUE_COMMITTED: (Kind.COMMIT, True),
     EventType.EVENT_EMITTED: (Kind.EMIT, True),
+    EventType.CHILD_STARTED: (Kind.CHILD, False),
+    EventType.CHILD_COMPLETED: (Kind.CHILD, True),
+    EventType.CHILD_FAILED: (Kind.CHILD, True),
+    EventType.CHILD_TIMED_OUT: (Kind.CHILD, True),
+    EventType.RUN_SPAWNED: (Kind.SPAWN, True),
+    EventType.SIGNAL_SENT: (Kind.SEND, True),
     EventType.OUTPUT_WRITTEN: (Kind.STREAM, True),
 }
 
@@ -140,7 +149,7 @@ class Journal:
             self.chunk = entry
 
     def _void(self, history: list[Entry], retried: Entry) -> None:
-        """A retry makes anew the failed steps that were the last things recorded when the run failed.
+        """A retry makes anew the failed steps and child runs that were the last things recorded when the run failed.
 
         In a gather, that is the last thing of a leg. A run that was only set aside died of no
         step; what was voided before is not voided twice. An at-most-once step is made anew on a
@@ -223,6 +232,16 @@ class Journal:
         """True once everything settled before the cancel request has been asked for."""
         return self.cancel_seq > 0 and self._before_cancel == 0
 
+    def open_children(self) -> list[Entry]:
+        """The entries that began child runs whose end is not recorded."""
+        return [
+            record.opened
+            for record in self._records.values()
+            if record.opened is not None
+            and record.opened.type == EventType.CHILD_STARTED
+            and (record.outcome is None or record.outcome.type == EventType.CHILD_TIMED_OUT)
+        ]
+
     def unused(self) -> Record | None:
         """The first record that the code never asked for."""
         return next((r for r in self._records.values() if not r.used), None)
@@ -260,7 +279,7 @@ def _last_failures(history: list[Entry], *, failed: bool) -> list[Entry]:
             continue
         if not failed:
             break
-        if entry.type == EventType.STEP_FAILED and tail.is_last(entry.key):
+        if entry.type in (EventType.STEP_FAILED, EventType.CHILD_FAILED) and tail.is_last(entry.key):
             found.append(entry)
         if not tail.add(entry.key):
             break

@@ -12,10 +12,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["VALUE", "WAIT", "Scope", "Tail", "escape"]
+__all__ = ["CHILD", "VALUE", "WAIT", "Scope", "Tail", "escape"]
 
 WAIT: Final = "@wait"
 VALUE: Final = "@value"
+CHILD: Final = "@child"
 _THREAD: Final = "@thread"
 _MAP: Final = "@map"
 _SPECIAL: Final = re.compile(r"[%#/]|^@")

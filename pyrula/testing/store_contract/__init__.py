@@ -20,6 +20,7 @@ _PARTS = (
     "base",
     "claiming",
     "delivering",
+    "family",
     "finishing",
     "following",
     "giving_up",

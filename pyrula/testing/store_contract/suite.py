@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyrula.testing.store_contract.appending import Appending
 from pyrula.testing.store_contract.claiming import Claiming
 from pyrula.testing.store_contract.delivering import Delivering
+from pyrula.testing.store_contract.family import Family
 from pyrula.testing.store_contract.finishing import Finishing
 from pyrula.testing.store_contract.following import Following
 from pyrula.testing.store_contract.giving_up import GivingUp
@@ -37,5 +38,6 @@ class StoreContract(
     Following,
     Scheduling,
     Happenings,
+    Family,
 ):
     """Everything that a store must do. Subclass it, and give it an empty store in the fixture `store`."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import orjson
 
+from pyrula.contracts.children import Child
 from pyrula.contracts.events import SCHEMA
 from pyrula.contracts.runs import ENDED, RunStatus
 from pyrula.contracts.store import RunRecord
@@ -47,6 +48,7 @@ class StoredRun:
     seen: set[str] = field(default_factory=set)
     values: dict[str, bytes] = field(default_factory=dict)
     output: list[tuple[int, bytes]] = field(default_factory=list)
+    children: dict[str, Child] = field(default_factory=dict)  # the open ones
     _attributes: tuple[bytes, dict[str, object]] | None = None
 
     @property

@@ -46,6 +46,7 @@ class Shard:
         self._queue = FairQueue()
         self._claims: Ranking[int] = Ranking()  # by lease expiry, milliseconds
         self._timers: Ranking[int] = Ranking()  # by wake time, microseconds
+        self.closing: dict[str, int] = {}  # terminated runs with open children, by time in microseconds
         self._kept: Ranking[int] = Ranking()  # by time of deletion, milliseconds
 
     def find(self, run_id: str) -> StoredRun:
@@ -293,6 +294,8 @@ class Shard:
             run.input = b""
         self._write(run, store_entry(EventType.RUN_TERMINATED, now, attempt, data))
         self._close(run, RunStatus.TERMINATED, keep_ms, now)
+        if run.children:
+            self.closing[run_id] = now
         if before is RunStatus.RUNNING:
             self._ring(BellKind.ENDED, run_id=run_id)
         return before

@@ -33,6 +33,7 @@ from pyrula.contracts.store import (
 )
 from pyrula.workflows.stores.memory.bells import Exchange
 from pyrula.workflows.stores.memory.events import EventCalls
+from pyrula.workflows.stores.memory.family import FamilyCalls
 from pyrula.workflows.stores.memory.index import Criteria, TimeIndex
 from pyrula.workflows.stores.memory.run import StoredRun
 from pyrula.workflows.stores.memory.schedules import ScheduleCalls
@@ -43,7 +44,7 @@ __all__ = ["MemoryStore"]
 _PAGE: Final = 1000
 
 
-class MemoryStore(ScheduleCalls, EventCalls):
+class MemoryStore(ScheduleCalls, EventCalls, FamilyCalls):
     """Runs in the memory of this process: for tests, and for work that may be lost with the process.
 
     clock: seconds since the epoch, by default the system's; a virtual clock may stand in, later
