@@ -83,7 +83,7 @@ class _Cancel:
     pending: bool = False
     delivered: bool = False
     about: Mapping[str, Any] | None = None  # the reason, and who asked when that was the parent
-    cut: Sequence[str] = ()  # the keys of the calls it was delivered to
+    cut: Sequence[str] = ()  # the keys of the calls it was delivered to, or the scope
 
 
 def requested(mail: Mail) -> dict[str, Any]:
@@ -198,6 +198,8 @@ class Attempt:
 
     def match(self, key: str, kind: str) -> Record | None:
         """The record of a call. A refusal ends the attempt even when the body catches it."""
+        if self.lines is not None and self.lines.cut_off(key):
+            raise self.lines.ended()
         self.turns.called()
         try:
             record = self.journal.match(key, kind)
@@ -315,6 +317,8 @@ class Attempt:
         self._cut_threads()
         scope = call_scope.get(None)
         direct = isinstance(scope, OwnedScope) and scope.direct(self.loop.current_task())
+        if isinstance(scope, OwnedScope):
+            self.cancel.cut = [scope.path]
         if not direct:
             self.loop.interrupt_body(self.root.task)
         raise await self.loop.cancellation(direct=direct)

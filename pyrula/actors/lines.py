@@ -122,6 +122,10 @@ class Lines:
         for line in tuple(self._calls):
             line.cut()
 
+    def cut_off(self, key: str) -> bool:
+        """True for a call of a thread that makes no more calls; a cancelled task may go on to its next wait."""
+        return any(thread.cut and key.startswith(thread.path) for thread in self.threads)
+
     async def close(self) -> None:
         """The attempt ends: cut off what is under way, and refuse the rest."""
         self.over = True
@@ -192,9 +196,8 @@ class _Line(Generic[T]):
         places.total_tokens += 1
         try:
             with anyio.CancelScope() as self._scope:
-                if self._cut:
-                    self._scope.cancel()
-                self._value = (await self._make(),)
+                if not self._cut:
+                    self._value = (await self._make(),)
             if not self._value:
                 self._error = self._lines.ended()
         except BaseException as error:  # noqa: BLE001 - all of it belongs to the thread that waits
