@@ -22,6 +22,7 @@ from pyrula.actors.calls import Call, InsideStep, OwnedScope, ThreadScope, call_
 from pyrula.actors.capacity import Place
 from pyrula.actors.core.journal import Journal, Record
 from pyrula.actors.drive import Board, Guard
+from pyrula.actors.history import check_history
 from pyrula.actors.observing import Observer
 from pyrula.actors.recorder import Outage, Recorder
 from pyrula.actors.turns import Turns
@@ -74,6 +75,8 @@ class Settings:
     lock_ttl: float = math.inf
     threads: anyio.CapacityLimiter | None = None
     loop_limit: float = 300.0
+    history_warning: int = 10_000
+    history_limit: int = 50_000
 
 
 @dataclass(slots=True)
@@ -86,7 +89,7 @@ class _Cancel:
     cut: Sequence[str] = ()  # the keys of the calls it was delivered to, or the scope
 
 
-def requested(mail: Mail) -> dict[str, Any]:
+def _requested(mail: Mail) -> dict[str, Any]:
     """What a cancel request says of itself: its reason, and what its parent adds when that asks."""
     if mail.name == "parent" and isinstance(mail.payload, dict):
         return dict(mail.payload)
@@ -128,7 +131,7 @@ class Attempt:
         self.cancel = _Cancel(pending=self.journal.cancel_seq > 0)
         self.attributes: dict[str, Any] = decode(claim.attributes)
         self.attributes_changed = False
-        self.chunks = 0 if self.journal.chunk is None else self.journal.chunk.data["index"]
+        self.chunks = self.journal.chunks_before if self.journal.chunk is None else self.journal.chunk.data["index"]
         self.unwritten = self.journal.chunk  # it was recorded; whether it was written as well is not known
         self.output: anyio.Lock | None = None
         self.children: dict[str, Child] = {  # those that are open, by the key of their call
@@ -149,6 +152,8 @@ class Attempt:
         self.door: anyio.Event | None = None
         self._open: dict[str, int] = {}  # by scope: calls without an outcome, those that were cut off among them
         self._refusals = 0
+        self.warned = False
+        self.patches: dict[str, bool] = {}
         self.stop_reason: AttemptEnded | None = None
         self.closing = False
 
@@ -212,6 +217,8 @@ class Attempt:
     def _live(self, key: str, kind: str) -> None:
         """Count a call that has no outcome yet, and hold it back where it comes before its turn."""
         path = key[: key.rfind("/") + 1]
+        if self.recorder.seq >= self.settings.history_warning:
+            check_history(self)
         if not self.cancel.pending:
             self.turns.check(path, key, kind)
         self._open[path] = self._open.get(path, 0) + 1
@@ -326,7 +333,9 @@ class Attempt:
     @property
     def identity(self) -> str:
         """What the ids of all that this run starts are derived from."""
-        return f"{self.claim.workflow}/{self.claim.run_id}"
+        journal = self.journal
+        restart = f"@{journal.restart.seq}" if journal.restart is not None else ""
+        return f"{self.claim.workflow}/{self.claim.run_id}" + (f"~{journal.link}" if journal.link > 1 else "") + restart
 
     def lend_place(self) -> bool:
         """Let others have this attempt's place while it only waits; False when no more may wait like that."""
@@ -388,7 +397,7 @@ class Attempt:
         self._drop_old_news()
         for mail in [m for m in self.mail if m.kind == MailKind.CANCEL]:
             self.consume(mail)
-            about = requested(mail)
+            about = _requested(mail)
             if self.journal.cancel_seq:
                 self.recorder.add(EventType.RUN_CANCEL_REQUESTED, "", {**about, "repeat": True}, mail.raw)
                 continue

@@ -31,7 +31,7 @@ async def emit(attempt: Attempt, name: str, payload: Any) -> str:
         recorded: str = record.outcome.data["event_id"]
         return recorded
     raw = encode(payload, path=f"payload of {name!r}", limit=attempt.settings.payload_limit)
-    event_id = f"{attempt.claim.run_id}:{key}"
+    event_id = f"{attempt.identity}:{key}"
     await attempt.recorder.through_outages(lambda: store.emit([NewEvent(event_id, name, raw)]))
     data = {"name": name, "event_id": event_id}
     await attempt.recorder.flush(attempt.record(EventType.EVENT_EMITTED, key, data))

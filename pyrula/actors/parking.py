@@ -14,10 +14,11 @@ import anyio
 
 from pyrula.actors.attempt import Attempt
 from pyrula.actors.calls import Call
-from pyrula.contracts.errors import Park, Shutdown
+from pyrula.actors.core.journal import never_asked
+from pyrula.contracts.errors import Continued, Park, Shutdown, SuspendInGatherLeg
 from pyrula.contracts.store import Parking
 
-__all__ = ["free_slot", "park", "take_slot"]
+__all__ = ["continue_as_new", "free_slot", "park", "take_slot"]
 
 log = logging.getLogger("pyrula.run")
 
@@ -76,6 +77,29 @@ async def park(
         scope.deadline = anyio.current_time() + attempt.settings.cancel_timeout  # for a body that goes on all the same
         raise attempt.close(Park(f"run {attempt.claim.run_id!r} is parked"))
     raise attempt.close(attempt.stop_reason or Shutdown())
+
+
+async def continue_as_new(attempt: Attempt, raw: bytes) -> None:
+    """End this journal and go on in a new one with this input. Waits for calls under way, then never returns."""
+    if attempt.barred:
+        await attempt.refused()
+    if attempt.current_scope().in_gather:
+        raise SuspendInGatherLeg("ctx.continue_as_new inside a leg: a run goes on as one; call it in the body")
+    await take_slot(attempt)
+    if attempt.poison is not None:
+        raise attempt.poison
+    attempt.closing = True
+    try:
+        await _drained(attempt, None)
+        left = await attempt.turns.all_asked()
+        if left is not None:
+            raise attempt.refuse(never_asked(left))
+    except BaseException:
+        _reopen(attempt)
+        raise
+    if attempt.lines is not None:
+        await attempt.lines.close()
+    raise attempt.close(Continued(raw))
 
 
 def _reopen(attempt: Attempt) -> None:

@@ -15,9 +15,9 @@ from typing import Any, Protocol, TypeVar
 
 import anyio
 
-from pyrula.contracts.errors import ClaimLost, StoreError, StoreUnavailable
+from pyrula.contracts.errors import ClaimLost, ConfigurationError, StoreError, StoreUnavailable
 from pyrula.contracts.events import entry
-from pyrula.contracts.store import Claim, Ending, Parking, Store
+from pyrula.contracts.store import Claim, Continuation, Continues, Ending, Parking, Store
 
 __all__ = ["Outage", "Recorder"]
 
@@ -179,6 +179,19 @@ class Recorder:
         before = self._written
         self.leaving = True
         await self.through_outages(lambda: self._store.finish(self._claim, before, entries, ending, consumed=consumed))
+        self._written += len(entries)
+
+    async def go_on(self, continuation: Continuation) -> None:
+        """Send the rest and have the run go on in a new journal. Raises `ConfigurationError` where a store cannot."""
+        store = self._store
+        if not isinstance(store, Continues):
+            raise ConfigurationError(f"{type(store).__name__} cannot go on in a new journal; use a store that can")
+        entries, consumed = await self._rest()
+        before = self._written
+        self.leaving = True
+        await self.through_outages(
+            lambda: store.continue_as_new(self._claim, before, entries, continuation, consumed=consumed)
+        )
         self._written += len(entries)
 
     async def requeue(self) -> None:

@@ -30,6 +30,7 @@ from pyrula.contracts.errors import (
     AttemptEnded,
     AttemptTimedOut,
     ClaimLost,
+    Continued,
     Park,
     PyrulaError,
     ReplayRefused,
@@ -38,7 +39,7 @@ from pyrula.contracts.errors import (
 )
 from pyrula.contracts.events import EventType, parse, raw_json
 from pyrula.contracts.runs import RunStatus
-from pyrula.contracts.store import Ending, Parking
+from pyrula.contracts.store import Continuation, Ending, Parking
 from pyrula.contracts.values import encode
 
 __all__ = ["Ended", "run_attempt"]
@@ -202,6 +203,8 @@ class _Endings:
         async def end() -> Ended:
             if isinstance(reason, Park):
                 return Ended("parked")
+            if isinstance(reason, Continued):
+                return await self._continued(reason)
             if isinstance(reason, ClaimLost):
                 self.attempt.close(ClaimLost(str(reason)))
                 return Ended("lost", reason)
@@ -210,6 +213,16 @@ class _Endings:
             return Ended("requeued", reason)
 
         return end
+
+    async def _continued(self, reason: Continued) -> Ended:
+        attempt = self.attempt
+        await close_open(attempt, "continued")
+        await attempt.write_attributes()
+        link = attempt.journal.link
+        attempt.recorder.add(EventType.RUN_CONTINUED, "", {"link": link, "input": raw_json(reason.input)})
+        about = f'"link":{link + 1},"chunks":{attempt.chunks}'.encode()
+        await attempt.recorder.go_on(Continuation(reason.input, about))
+        return Ended("continued")
 
     async def returned(self, result: Any) -> Ended:
         if self.attempt.over is not None:  # the body kept what ended its attempt, and returned all the same

@@ -10,9 +10,9 @@ from typing import Any
 import anyio
 
 from pyrula.actors.attempt import Attempt
-from pyrula.actors.core.journal import Kind
-from pyrula.actors.core.scope import VALUE
-from pyrula.contracts.errors import InvalidInput
+from pyrula.actors.core.journal import Kind, never_asked
+from pyrula.actors.core.scope import RESTART, VALUE
+from pyrula.contracts.errors import InvalidInput, SuspendInGatherLeg
 from pyrula.contracts.events import EventType, raw_json
 from pyrula.contracts.ids import check_text
 from pyrula.contracts.values import decode, encode
@@ -52,8 +52,13 @@ async def random_number(attempt: Attempt) -> float:
     return value
 
 
-async def checkpoint(attempt: Attempt, state: Any, given: bool) -> Any:
-    """Record a state and give it back; without one, give the last state recorded before this place."""
+async def checkpoint(attempt: Attempt, state: Any, given: bool, *, restart: bool = False) -> Any:
+    """Record a state and give it back; without one, give the last state recorded before this place.
+
+    restart: later attempts replay nothing that came before.
+    """
+    if restart:
+        return await _restart(attempt, state)
     if attempt.barred:
         await attempt.refused()
     key = attempt.current_scope().key(VALUE)
@@ -71,6 +76,30 @@ async def checkpoint(attempt: Attempt, state: Any, given: bool) -> Any:
     seq = attempt.record(EventType.CHECKPOINT_SAVED, key, {"state": raw_json(raw)})
     await attempt.recorder.flush(seq)
     attempt.journal.remember_checkpoint(seq, decoded)
+    return decoded
+
+
+async def _restart(attempt: Attempt, state: Any) -> Any:
+    """Record a state behind which replays start. It is always live: a replay that started behind it has passed it."""
+    if attempt.barred:
+        await attempt.refused()
+    scope = attempt.current_scope()
+    if scope is not attempt.root or attempt.calls:
+        raise SuspendInGatherLeg(
+            "ctx.checkpoint(restart=True) beside other calls: nothing else may be under way where replays start"
+        )
+    key = scope.key(RESTART)
+    record = attempt.match(key, Kind.CHECKPOINT)
+    await attempt.stands(record)
+    if (left := await attempt.turns.all_asked()) is not None:
+        raise attempt.refuse(never_asked(left))
+    raw = encode(state, path="state", limit=attempt.settings.payload_limit)
+    data = {"state": raw_json(raw), "restart": True}
+    seq = attempt.record(EventType.CHECKPOINT_SAVED, key, data)
+    await attempt.recorder.flush(seq)
+    decoded = decode(raw)
+    attempt.journal.remember_restart(seq, key, decoded)
+    scope.restart()
     return decoded
 
 

@@ -155,6 +155,15 @@ def _events(
     run: RunWords,
     name: OfWorkflow = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until the run ends.")] = False,
+    link: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Begin with the run's N-th journal, if it has had several.",
+            show_default="the last",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one event a line.")] = False,
 ) -> None:
     """Print a run's journal, oldest first. What --json prints is the run's history, whole and exact."""
@@ -165,7 +174,8 @@ def _events(
         from pyrula.cli.event_text import event_line
 
         found = await find(client, *words)
-        async for event in client.events(found.workflow, found.run_id, follow and not found.status.ended):
+        following = follow and not found.status.ended
+        async for event in client.events(found.workflow, found.run_id, following, link=link):
             if as_json:
                 out.records([{"workflow": found.workflow, "run_id": found.run_id, **event.to_json()}])
             else:

@@ -24,9 +24,11 @@ __all__ = [
     "ConcurrentCallIdError",
     "ConcurrentStepIdError",
     "ConfigurationError",
+    "Continued",
     "EngineError",
     "EventOutOfOrder",
     "ForeignContext",
+    "HistoryTooLong",
     "IdempotencyConflict",
     "InvalidInput",
     "LoopUnresponsive",
@@ -187,6 +189,12 @@ class ChildTimedOut(ChildWorkflowError, TimeoutError):
     """A child run has not ended within the `timeout` that its parent gave it. It stays open."""
 
     code = "child_timed_out"
+
+
+class HistoryTooLong(AuthorError):
+    """The run has recorded as many events as one journal may hold; go on with `ctx.continue_as_new`."""
+
+    code = "history_too_long"
 
 
 class StepTimedOut(AuthorError, TimeoutError):
@@ -455,6 +463,14 @@ class AttemptEnded(BaseException):
 
 class Park(AttemptEnded):
     """The run waits for a time, a signal or an answer, and holds no worker meanwhile."""
+
+
+class Continued(AttemptEnded):
+    """The run goes on in a new journal, with another input. `input` is that as JSON."""
+
+    def __init__(self, input: bytes) -> None:
+        super().__init__("the run goes on in a new journal")
+        self.input = input
 
 
 class ClaimLost(AttemptEnded):

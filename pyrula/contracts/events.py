@@ -65,6 +65,9 @@ class EventType:
     CHILD_COMPLETED: Final = "child.completed"
     CHILD_FAILED: Final = "child.failed"
     CHILD_TIMED_OUT: Final = "child.timed_out"
+    RUN_CONTINUED: Final = "run.continued"
+    PATCH_MARKED: Final = "patch.marked"
+    PATCH_DEPRECATED: Final = "patch.deprecated"
     RUN_SPAWNED: Final = "run.spawned"
     SIGNAL_SENT: Final = "signal.sent"
 

@@ -55,6 +55,8 @@ class WorkerOptions:
     loop_stall_warning: a loop blocked for longer is named in the log, with the run.
     loop_stall_limit: a loop blocked for longer no longer has its runs' leases renewed, so
         that other workers take them over.
+    history_warning, history_limit: a run that has recorded so many events in one journal is named in the
+        log, or fails its next call with `HistoryTooLong`; `ctx.continue_as_new` begins a new journal.
     payload_limit: bytes that one encoded value (a result, an input, a payload) may have.
     """
 
@@ -69,6 +71,8 @@ class WorkerOptions:
     requeue_budget: int = 10
     loop_stall_warning: float = 1.0
     loop_stall_limit: float = 300.0
+    history_warning: int = 10_000
+    history_limit: int = 50_000
     payload_limit: int = 1_048_576
 
     def __post_init__(self) -> None:

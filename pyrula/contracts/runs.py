@@ -59,6 +59,8 @@ class Run:
     error: Mapping[str, Any] | None = None
     priority: int = 0
     worker: str | None = None
+    link: int = 1
+    """How many journals it has had: more than 1 after `ctx.continue_as_new`."""
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready form, times as RFC 3339."""
@@ -83,6 +85,7 @@ class Run:
             "error": None if self.error is None else dict(self.error),
             "priority": self.priority,
             "worker": self.worker,
+            "link": self.link,
         }
 
 

@@ -24,6 +24,8 @@ __all__ = [
     "BellKind",
     "Claim",
     "ClaimBatch",
+    "Continuation",
+    "Continues",
     "Delivery",
     "Ending",
     "JoinsCalls",
@@ -133,6 +135,15 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
+class Continuation:
+    """How a run goes on in a new journal: its input (JSON), and what the new journal says of itself besides."""
+
+    input: bytes
+    about: bytes = b""
+    """JSON fields without their braces."""
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """Something for a run's inbox: `raw` is the encoded message, `message_id` makes a repeat harmless.
 
@@ -170,7 +181,7 @@ class RunRecord:
 
     `input` is there only until the first claim moves it into the journal. `error` is the
     reason of a run that was set aside. `wake_at`, `started_at`, `finished_at` are
-    microseconds, 0 for none.
+    microseconds, 0 for none. `link` counts the journals of a run that went on in a new one.
     """
 
     workflow: str
@@ -195,6 +206,7 @@ class RunRecord:
     error: bytes = b""
     first: tuple[int, bytes] | None = None
     last: tuple[int, bytes] | None = None
+    link: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,6 +411,30 @@ class Store(Protocol):
 
     async def aclose(self) -> None:
         """Close what this event loop has opened. The store can be used again afterwards."""
+        ...
+
+
+@runtime_checkable
+class Continues(Protocol):
+    """A store in which a run may go on in a new journal under its old id."""
+
+    async def continue_as_new(
+        self,
+        claim: Claim,
+        seq: int,
+        entries: Sequence[bytes],
+        continuation: Continuation,
+        *,
+        consumed: Sequence[bytes] = (),
+    ) -> None:
+        """Append, keep the journal as one link of a chain, and queue the run with a new one; the inbox stays.
+
+        Raises as `Store.append` does; a repeat is refused with `ClaimLost`.
+        """
+        ...
+
+    async def read_link(self, workflow: str, run_id: str, link: int, *, after: int = 0, limit: int = 1000) -> TailChunk:
+        """Entries of an earlier journal (links count from 1) with a seq above `after`."""
         ...
 
 

@@ -5,6 +5,7 @@
 --   'park'     status, topic, wake us or '', number of messages the worker knows of
 --   'finish'   status, keep ms, terminal 1|0, error JSON or ''
 --   'requeue'  spent 1|0
+--   'continue' input, what the next journal says of itself (JSON fields)
 -- Reply: 'OK', for a park 'PARKED' or 'QUEUED'; 'LOST' (stale epoch, or not held) and 'GAP' change nothing.
 -- A repeat answers as the first time.
 -- Two inner commands for the plain form with one event.
@@ -46,6 +47,21 @@ parting.requeue = function(p, id, args, i)
     redis.call('HSET', run, 'rq', int(losses(tonumber(f[4]), f[5], f[6])), 'rqs', f[4])
   end
   release(p, id, f[1], f[2] or f[3], '')
+  return 'OK'
+end
+
+-- The journal is kept as one link of a chain, and the run is queued with a new, empty one. What lies in the inbox stays.
+parting['continue'] = function(p, id, args, i)
+  local run = p .. 'run:' .. id
+  local at = now()
+  redis.call('ZREM', p .. 'claims', id)
+  local f = redis.call('HMGET', run, 'own', 'cur', 'ln')
+  local link = tonumber(f[3] or 1)
+  local cursor = int(epoch_of(tonumber(f[2])) * SPAN)
+  redis.call('RENAME', p .. 'log:' .. id, p .. 'old:' .. int(link) .. ':' .. id)
+  redis.call('HSET', run, 'cur', cursor, 'in', args[i], 'ct', args[i + 1], 'ln', int(link + 1), 'sc', at,
+    'rq', '0', 'rqs', cursor)
+  release(p, id, f[1], at, '')
   return 'OK'
 end
 

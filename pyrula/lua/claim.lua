@@ -6,7 +6,7 @@
 -- The first claim writes run.submitted with the input and run.started; later ones run.resumed.
 local function take(p, id, owner, worker, worker_json, lease_until, at)
   local run = p .. 'run:' .. id
-  local f = redis.call('HMGET', run, 'st', 'cur', 'sub', 'attr', 'hdr', 'in')
+  local f = redis.call('HMGET', run, 'st', 'cur', 'sub', 'attr', 'hdr', 'in', 'ct')
   if f[1] ~= 'queued' then
     return nil
   end
@@ -16,13 +16,15 @@ local function take(p, id, owner, worker, worker_json, lease_until, at)
   local started = '{"worker":' .. worker_json .. '}'
   local entries
   if seq_of(cursor) == 0 then
-    local submitted = entry('run.submitted', f[3], 0, '{"input":' .. f[6] .. '}')
+    local again = f[7] and f[7] ~= ''
+    local first = submitted(again and at or f[3], f[6], f[7])
     local start = entry('run.started', at, attempt_of(cursor), started)
-    write(p, id, 1, submitted)
+    write(p, id, 1, first)
     write(p, id, 2, start)
     cursor = cursor + 2
-    entries = { { '1', submitted }, { '2', start } }
-    redis.call('HSET', run, 'st', 'running', 'cur', int(cursor), 'w', worker, 'lf', life, 'fst', at, 'in', '')
+    entries = { { '1', first }, { '2', start } }
+    redis.call('HSET', run, 'st', 'running', 'cur', int(cursor), 'w', worker, 'lf', life, 'in', '',
+      again and 'ct' or 'fst', again and '' or at)
   else
     cursor = cursor + 1
     write(p, id, seq_of(cursor), entry('run.resumed', at, attempt_of(cursor), started))

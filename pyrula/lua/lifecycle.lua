@@ -4,7 +4,7 @@
 F.terminate = function(keys, args)
   local p, id = keys[1], args[1]
   local run = p .. 'run:' .. id
-  local f = redis.call('HMGET', run, 'st', 'cur', 'own', 'sub', 'in', 'wake', 'err')
+  local f = redis.call('HMGET', run, 'st', 'cur', 'own', 'sub', 'in', 'wake', 'err', 'ct')
   local status = f[1]
   if not status then
     return { 'NONE', '' }
@@ -27,7 +27,7 @@ F.terminate = function(keys, args)
   local seq = seq_of(cursor)
   if seq == 0 then
     seq = 1
-    write(p, id, 1, entry('run.submitted', f[4], 0, '{"input":' .. f[5] .. '}'))
+    write(p, id, 1, submitted(f[4], f[5], f[8]))
   end
   local raw = entry('run.terminated', at, attempt, args[2])
   write(p, id, seq + 1, raw)

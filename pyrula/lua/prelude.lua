@@ -69,6 +69,11 @@ local function write(p, id, seq, raw)
   redis.call('XADD', p .. 'log:' .. id, int(seq) .. '-0', 'e', raw)
 end
 
+-- The first entry of a journal. `more` is what a run that goes on in a new journal says of itself, as JSON fields.
+local function submitted(at, input, more)
+  return entry('run.submitted', at, 0, '{"input":' .. input .. (more and more ~= '' and ',' .. more or '') .. '}')
+end
+
 -- The last turn that has been given out; the tenant whose turn comes first is served next.
 local function last_turn(p)
   return tonumber(redis.call('ZRANGE', p .. 'tenants', -1, -1, 'WITHSCORES')[2] or 0)

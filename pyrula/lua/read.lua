@@ -26,7 +26,7 @@ end
 -- Looks at no more than the budget, so that no call holds the server for long; leaves out the fields
 -- that may be large, input and headers.
 local SHOWN = {
-  'st', 'own', 'attr', 'cur', 'sub', 'ih', 'pri', 'wake', 'top', 'w', 'fst', 'fin', 'err', 'rq'
+  'st', 'own', 'attr', 'cur', 'sub', 'ih', 'pri', 'wake', 'top', 'w', 'fst', 'fin', 'err', 'rq', 'ln'
 }
 local JUDGED = { 'st', 'own', 'attr' }
 

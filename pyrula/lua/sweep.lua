@@ -42,6 +42,9 @@ F.sweep = function(keys, args)
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', p .. 'ended', '-inf', at_ms, 'LIMIT', 0, args[1])) do
     redis.call('ZREM', p .. 'ended', id)
     redis.call('ZREM', p .. 'index', id)
+    for link = 1, tonumber(redis.call('HGET', p .. 'run:' .. id, 'ln') or 1) - 1 do
+      redis.call('UNLINK', p .. 'old:' .. int(link) .. ':' .. id)
+    end
     redis.call('UNLINK', p .. 'run:' .. id, p .. 'log:' .. id, p .. 'inbox:' .. id, p .. 'seen:' .. id,
       p .. 'kv:' .. id, p .. 'out:' .. id, p .. 'kids:' .. id)
     redis.call('ZREM', p .. 'closing', id)

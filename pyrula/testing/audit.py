@@ -35,6 +35,7 @@ _OUTCOMES: Final = frozenset(
         EventType.CHECKPOINT_SAVED,
         EventType.VALUE_COMMITTED,
         EventType.EVENT_EMITTED,
+        EventType.PATCH_MARKED,
         EventType.CHILD_COMPLETED,
         EventType.CHILD_FAILED,
         EventType.CHILD_TIMED_OUT,
@@ -43,6 +44,7 @@ _OUTCOMES: Final = frozenset(
         EventType.OUTPUT_WRITTEN,
     }
 )
+_MADE_ANEW: Final = frozenset({EventType.STEP_FAILED, EventType.CHILD_FAILED})
 _CLAIMED: Final = frozenset({EventType.RUN_STARTED, EventType.RUN_RESUMED})
 _FROM_OUTSIDE: Final = frozenset({EventType.RUN_TERMINATED, EventType.RUN_RETRIED})
 _ENDS_AS: Final = {
@@ -157,7 +159,7 @@ def _beginning(record: RunRecord, journal: Sequence[Entry]) -> Iterator[str]:
     first = journal[0]
     if first.type != EventType.RUN_SUBMITTED:
         yield f"the journal begins with {first.type}"
-    elif first.at != record.submitted_at:
+    elif first.at != record.submitted_at and record.link == 1:
         yield f"it was submitted at {record.submitted_at}, by its journal at {first.at}"
     for kind in (EventType.RUN_SUBMITTED, EventType.RUN_STARTED):
         found = [each.seq for each in journal if each.type == kind]
@@ -175,7 +177,8 @@ def _attempts(record: RunRecord, journal: Sequence[Entry]) -> Iterator[str]:
     current = 0
     for each in journal:
         if each.type in _CLAIMED:
-            if each.attempt != current + 1:
+            earlier = record.link > 1 and not current  # claims that stand in the run's earlier journals
+            if each.attempt != current + 1 and not earlier:
                 yield f"seq {each.seq}, {each.type}, has attempt {each.attempt} after {current}"
             current = each.attempt
         elif each.attempt != current and not (each.attempt == 0 and each.type in _FROM_OUTSIDE):
@@ -230,7 +233,9 @@ def _outcomes(journal: Sequence[Entry]) -> Iterator[str]:
     known: dict[str, Entry] = {}
     for each in journal:
         if each.type == EventType.RUN_RETRIED:
-            known = {key: outcome for key, outcome in known.items() if outcome.type != EventType.STEP_FAILED}
+            known = {key: outcome for key, outcome in known.items() if outcome.type not in _MADE_ANEW}
+        elif each.type == EventType.CHECKPOINT_SAVED and each.data.get("restart"):
+            known = {}  # calls are counted anew behind it
         elif each.type in _OUTCOMES and each.key:
             first = known.setdefault(each.key, each)
             if first is not each:

@@ -118,6 +118,7 @@ class _Shard:
     )
     terminal: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
     terminal_whole: bool = True
+    links: dict[str, set[int]] = field(default_factory=dict)
     schedules: ScheduleKeys = field(default_factory=ScheduleKeys)
     strangers: list[str] = field(default_factory=list)
 
@@ -137,6 +138,9 @@ class _Shard:
             for _, flat in value:
                 entry = _pairs(flat)
                 self.terminal.setdefault(entry["r"].decode(), []).append((int(entry["q"]), entry["s"].decode()))
+        elif kind == "old":  # old:<link>:<id>
+            link, _, run_id = rest.partition(":")
+            self.links.setdefault(run_id, set()).add(int(link))
         elif not self.schedules.put(name, value) and not (name == "shards" and self.number == 0):
             self.strangers.append(name)
 
@@ -163,6 +167,8 @@ class _Shard:
             for run_id in holds:
                 if run_id not in self.runs:
                     yield f"{run_id}: there is no such run, and it is in {kind}"
+        for run_id in self.links.keys() - self.runs.keys():
+            yield f"{run_id}: there is no such run, and earlier journals of it are kept"
         waiting = {owner for owner, queue in self.queues.items() if queue}
         if waiting != set(self.sets["tenants"]):
             yield f"has queues of {sorted(waiting)}, and turns for {sorted(self.sets['tenants'])}"
@@ -184,6 +190,8 @@ class _Shard:
             yield problem.partition(": ")[2]
         if self.count and shard_of(run_id, self.count) != self.number:
             yield f"it belongs into shard {shard_of(run_id, self.count)}"
+        if self.links.get(run_id, set()) != set(range(1, record.link)):
+            yield f"its journal is number {record.link}, and numbers {sorted(self.links.get(run_id, ()))} are kept"
         yield from self._places(record, fields)
         yield from self._mail(record, journal, mail)
         yield from self._announced(run_id, journal)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -24,12 +25,13 @@ from pyrula.contracts.errors import (
     RunTimedOut,
     WrongRunState,
 )
-from pyrula.contracts.events import TERMINAL_TYPES, Event, parse
+from pyrula.contracts.events import Event, parse
 from pyrula.contracts.ids import check_id, check_workflow_name, new_id
 from pyrula.contracts.mail import MailKind, pack
 from pyrula.contracts.runs import Page, Run, RunStatus
 from pyrula.contracts.store import Message, RunRecord, Store
 from pyrula.contracts.values import DEFAULT_LIMIT, InputSpec, decode_json, encode
+from pyrula.workflows.journals import JournalReader
 from pyrula.workflows.records import TERMINAL_STATUS, run_of
 from pyrula.workflows.registry import Workflow, registry
 from pyrula.workflows.schedules import ScheduleClient
@@ -190,32 +192,23 @@ class WorkflowClient(ScheduleClient, EventClient):
                         status = TERMINAL_STATUS[parse(bell.seq, bell.entry).type]
                         return _result_of(run_of(replace(record, status=status, last=(bell.seq, bell.entry))))
 
-    async def events(self, name: str, run_id: str, follow: bool = False) -> AsyncGenerator[Event, None]:
-        """The run's journal, oldest first; with `follow`, what comes until the run ends, too. Raises `RunNotFound`."""
-        await self.store.load(*found(name, run_id), ends=False)
-        last = 0
-        while chunk := await self.store.read_journal(name, run_id, after=last):
-            for seq, raw in chunk:
-                yield parse(seq, raw).event()
-            last = chunk[-1][0]
-        if not follow or await self._all_read(name, run_id, last):
-            return
-        async with self.store.tail(name, run_id, after=last) as chunks:
-            async for chunk in chunks:
-                ended = not chunk and await self._all_read(name, run_id, last)
-                for seq, raw in chunk:
-                    last = seq
-                    event = parse(seq, raw).event()
-                    yield event
-                    # A terminal event with more behind it was superseded by a retry.
-                    ended = event.type in TERMINAL_TYPES
-                if ended:
-                    return
+    async def events(
+        self, name: str, run_id: str, follow: bool = False, *, link: int | None = None
+    ) -> AsyncGenerator[Event, None]:
+        """The run's journal, oldest first; with `follow`, what comes until the run ends, too. Raises `RunNotFound`.
 
-    async def _all_read(self, name: str, run_id: str, last: int) -> bool:
-        """True when the run has ended and its journal holds nothing behind `last`."""
-        record = await self.store.load(name, run_id, ends=False)
-        return record.status.ended and last >= record.seq
+        link: begin with an earlier journal of a run that went on in a new one (they count from 1), and go on to
+        the last; by default only the last one there is, and with `follow` those that come after it.
+        """
+        reader = JournalReader(self.store, *found(name, run_id))
+        await reader.open(link)
+        async with aclosing(reader.there()) as there:
+            async for event in there:
+                yield event
+        if follow:
+            async with aclosing(reader.coming()) as coming:
+                async for event in coming:
+                    yield event
 
     async def stream(self, name: str, run_id: str) -> AsyncGenerator[Any, None]:
         """The run's output chunks (`ctx.stream`), from the first one, live until the run ends. Raises `RunNotFound`."""

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 from uuid import UUID
 
-from pyrula.actors import children, emitting, gathering, lines, processes, threads, values, waits
+from pyrula.actors import children, emitting, gathering, lines, parking, patching, processes, threads, values, waits
 from pyrula.actors.attempt import Attempt
 from pyrula.actors.children import ChildSpec
 from pyrula.actors.steps import StepSpec, run_step
@@ -18,7 +18,7 @@ from pyrula.contracts.events import from_micros, to_micros
 from pyrula.contracts.ids import check_id, check_workflow_name
 from pyrula.contracts.options import Retry
 from pyrula.contracts.store import NewRun
-from pyrula.contracts.values import decode_json
+from pyrula.contracts.values import decode_json, encode
 from pyrula.workflows.registry import Workflow, registry
 from pyrula.workflows.submission import new_run
 
@@ -58,6 +58,8 @@ class Context:
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
+        restart = attempt.journal.restart
+        self._restored = None if restart is None else restart.data["state"]
 
     # --- facts --------------------------------------------------------------------------
 
@@ -237,10 +239,44 @@ class Context:
         """A float in [0, 1), the same on every replay."""
         return await values.random_number(self._attempt)
 
-    async def checkpoint(self, state: Any = _MISSING) -> Any:
-        """Record a state and get it back; without one, get the last state recorded before (None if none)."""
+    async def checkpoint(self, state: Any = _MISSING, *, restart: bool = False) -> Any:
+        """Record a state and get it back; without one, get the last state recorded before (None if none).
+
+        restart: replays start behind this call. A later attempt runs the body from its beginning, finds the
+        state in `ctx.restored`, and must come from there to what follows this call, without asking for
+        anything that came before.
+        """
         given = state is not _MISSING
-        return await values.checkpoint(self._attempt, state if given else None, given)
+        return await values.checkpoint(self._attempt, state if given else None, given, restart=restart)
+
+    @property
+    def restored(self) -> Any:
+        """The state of the last `checkpoint(restart=True)` that an earlier attempt recorded; None if none."""
+        return self._restored
+
+    async def patched(self, id: str) -> bool:
+        """True for runs that come to this place for the first time, False for those that have passed it already.
+
+        For code that changed under live runs: put the new way under `if await ctx.patched("..."):` and leave the
+        old way in the `else`. The answer is the same for the whole run.
+        """
+        return await patching.patched(self._attempt, id)
+
+    async def deprecate_patch(self, id: str) -> None:
+        """In place of `patched`, once no run takes the old way any more; a later deploy may drop it."""
+        await patching.deprecate_patch(self._attempt, id)
+
+    async def continue_as_new(self, **inputs: Any) -> NoReturn:
+        """End this journal, and go on under the same run id in a new one with these inputs. Does not return.
+
+        Signals that have come and were not taken stay. Open children are closed as at an end. Raises
+        `InvalidInput` for inputs that the workflow does not take.
+        """
+        known = registry.get(self.name)
+        limit = self._attempt.settings.payload_limit
+        raw = encode(inputs, path="inputs", limit=limit) if known is None else known.spec.check(inputs, limit=limit)
+        await parking.continue_as_new(self._attempt, raw)
+        raise AssertionError("a run that goes on in a new journal came back")
 
     # --- other runs ---------------------------------------------------------------------
 

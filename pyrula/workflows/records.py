@@ -59,4 +59,5 @@ def run_of(record: RunRecord) -> Run:
         error=error,
         priority=record.priority,
         worker=record.worker or None,
+        link=record.link,
     )

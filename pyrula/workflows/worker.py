@@ -154,6 +154,8 @@ class WorkflowWorker:
             cancel_timeout=self.options.cancel_timeout,
             completed_ttl=self._completed_ttl,
             payload_limit=self.options.payload_limit,
+            history_warning=self.options.history_warning,
+            history_limit=self.options.history_limit,
             lock_ttl=self._lease_ms / 1000,
             threads=anyio.CapacityLimiter(min(32, (os.cpu_count() or 1) + 4)),
             loop_limit=self.options.loop_stall_limit,

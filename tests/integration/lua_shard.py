@@ -162,6 +162,10 @@ class Shard:
             "append", *self.append_args("park", held, cursor, entries, consumed, status, topic, wake, seen)
         )
 
+    def go_on(self, held: Held, *entries: str, input: str = "{}", about: str = "", epoch: int | None = None) -> Any:
+        cursor = self._cursor(held, None, epoch)
+        return self.call("append", *self.append_args("continue", held, cursor, entries, (), input, about))
+
     def finish(
         self,
         held: Held,

@@ -35,7 +35,7 @@ class Label:
 
 
 @workflow
-async def ship(ctx: Context, order: str) -> Label:
+async def dispatch(ctx: Context, order: str) -> Label:
     log.append(("owner", ctx.owner))
     return await ctx.step("label", lambda: Label(order, date(2026, 5, 1)))
 
@@ -70,7 +70,7 @@ async def forgetful(ctx: Context, ends: str, close: str) -> str:
         return await ctx.run_child("waiting", {"name": close}, parent_close=close)
 
     async def fails() -> None:
-        await ctx.run_child("ship", {"order": "x"})
+        await ctx.run_child("dispatch", {"order": "x"})
         raise ValueError("enough")
 
     if ends == "completed":
@@ -89,7 +89,7 @@ async def nested(ctx: Context, depth: int) -> int:
 
 @workflow
 async def side_by_side(ctx: Context, width: int) -> list[str]:
-    labels = await ctx.gather(*(ctx.run_child(ship, {"order": str(n)}) for n in range(width)), max_concurrency=5)
+    labels = await ctx.gather(*(ctx.run_child(dispatch, {"order": str(n)}) for n in range(width)), max_concurrency=5)
     return [label.text for label in labels]
 
 
@@ -106,7 +106,7 @@ async def sender(ctx: Context, run_id: str) -> None:
     await ctx.sleep(0.01)
 
 
-SERVED = [ship, broken, waiting, parent, forgetful, nested, side_by_side, spawner, sender]
+SERVED = [dispatch, broken, waiting, parent, forgetful, nested, side_by_side, spawner, sender]
 
 
 @asynccontextmanager
@@ -133,7 +133,7 @@ async def until(worker: WorkflowWorker, name: str, status: str, count: int = 1) 
 async def test_a_child_is_a_run_of_its_own_and_its_result_comes_decoded() -> None:
     @workflow(name="typed-parent")
     async def typed(ctx: Context) -> str:
-        label = await ctx.run_child(ship, {"order": "o1"})
+        label = await ctx.run_child(dispatch, {"order": "o1"})
         assert isinstance(label, Label)
         assert label.on == date(2026, 5, 1)
         return label.text
@@ -146,7 +146,7 @@ async def test_a_child_is_a_run_of_its_own_and_its_result_comes_decoded() -> Non
         run = await worker.client.submit(typed, owner="acme")
         assert await worker.client.result(run.name, run.run_id, timeout=10) == "o1"
         worker.stop()
-    [child] = await worker.client.list("ship")
+    [child] = await worker.client.list("dispatch")
     assert (child.owner, child.status) == ("acme", "completed")
     assert log == [("owner", "acme")]
     types = [event.type async for event in worker.client.events(run.name, run.run_id)]
@@ -155,7 +155,7 @@ async def test_a_child_is_a_run_of_its_own_and_its_result_comes_decoded() -> Non
 
 async def test_an_owner_of_its_own() -> None:
     async with serving(MemoryStore()) as worker:
-        given = {"child": "ship", "given": {"order": "o"}, "more": {"owner": "other"}}
+        given = {"child": "dispatch", "given": {"order": "o"}, "more": {"owner": "other"}}
         run = await worker.client.submit(parent, given, owner="acme")
         await worker.client.result("parent", run.run_id)
         assert log == [("owner", "other")]
@@ -197,16 +197,18 @@ async def test_the_error_a_parent_catches_is_the_same_on_a_replay() -> None:
 
 async def test_an_input_that_the_child_does_not_take_fails_the_parent_at_once() -> None:
     async with serving(MemoryStore()) as worker:
-        run = await worker.client.submit(parent, {"child": "ship", "given": {"order": "o", "colour": 1}, "more": {}})
+        run = await worker.client.submit(
+            parent, {"child": "dispatch", "given": {"order": "o", "colour": 1}, "more": {}}
+        )
         with pytest.raises(RunFailed, match="colour"):
             await worker.client.result("parent", run.run_id)
-        assert await worker.client.count("ship") == 0
+        assert await worker.client.count("dispatch") == 0
 
 
 @pytest.mark.parametrize("more", [{"parent_close": "maybe"}, {"timeout": -1}, {"poll_interval": 0}, {"owner": "a b"}])
 async def test_what_makes_no_sense_fails_the_parent(more: dict[str, Any]) -> None:
     async with serving(MemoryStore()) as worker:
-        run = await worker.client.submit(parent, {"child": "ship", "given": {"order": "o"}, "more": more})
+        run = await worker.client.submit(parent, {"child": "dispatch", "given": {"order": "o"}, "more": more})
         with pytest.raises(RunFailed) as failed:
             await worker.client.result("parent", run.run_id)
         assert failed.value.code == "invalid_input"
@@ -295,7 +297,7 @@ async def test_the_news_of_a_childs_end_may_be_lost(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("pyrula.actors.running.tell_parent", deaf)
     async with serving(MemoryStore()) as worker:
-        given = {"child": "ship", "given": {"order": "o"}, "more": {"poll_interval": 0.05}}
+        given = {"child": "dispatch", "given": {"order": "o"}, "more": {"poll_interval": 0.05}}
         run = await worker.client.submit(parent, given)
         assert (await worker.client.result("parent", run.run_id, timeout=5))["text"] == "o"
 
@@ -378,7 +380,7 @@ async def test_a_signal_to_nobody_is_the_senders_failure() -> None:
 
 
 async def test_another_child_at_the_same_place_is_refused_before_anything_runs() -> None:
-    asked = ["ship", {"order": "1"}]
+    asked = ["dispatch", {"order": "1"}]
 
     @workflow(name="changing")
     async def changing(ctx: Context) -> None:
@@ -398,5 +400,5 @@ async def test_another_child_at_the_same_place_is_refused_before_anything_runs()
         await worker.client.retry("changing", run.run_id)
         await worker.client.result("changing", run.run_id, timeout=10)
         worker.stop()
-    assert await worker.client.count("ship") == 1
+    assert await worker.client.count("dispatch") == 1
     assert failed.status is RunStatus.FAILED

@@ -31,6 +31,7 @@ class Kind:
     CHECKPOINT: Final = "checkpoint"
     COMMIT: Final = "commit"
     EMIT: Final = "emit"
+    PATCH: Final = "patch"
     CHILD: Final = "child run"
     SPAWN: Final = "spawn"
     SEND: Final = "signal to another run"
@@ -55,6 +56,7 @@ _ROLES: Final[dict[str, tuple[str | None, bool]]] = {
     EventType.CHECKPOINT_SAVED: (Kind.CHECKPOINT, True),
     EventType.VALUE_COMMITTED: (Kind.COMMIT, True),
     EventType.EVENT_EMITTED: (Kind.EMIT, True),
+    EventType.PATCH_MARKED: (Kind.PATCH, True),
     EventType.CHILD_STARTED: (Kind.CHILD, False),
     EventType.CHILD_COMPLETED: (Kind.CHILD, True),
     EventType.CHILD_FAILED: (Kind.CHILD, True),
@@ -85,6 +87,8 @@ class Journal:
 
     `input` is the workflow's recorded input, `cancel_seq` the seq of a cancel request (0:
     none), `checkpoint` the last saved state's entry, `chunk` that of the last output chunk.
+    `link` counts the run's journals, `chunks_before` the output chunks of earlier ones;
+    `restart` is the checkpoint behind which the replay starts, `deprecated` holds patch ids.
     """
 
     __slots__ = (
@@ -97,8 +101,12 @@ class Journal:
         "cancel_seq",
         "checkpoint",
         "chunk",
+        "chunks_before",
+        "deprecated",
         "input",
         "last_seq",
+        "link",
+        "restart",
     )
 
     def __init__(self, entries: Iterable[Entry]) -> None:
@@ -110,6 +118,10 @@ class Journal:
         self.checkpoint: Entry | None = None
         self.chunk: Entry | None = None
         self.last_seq = 0
+        self.link = 1
+        self.chunks_before = 0
+        self.deprecated: set[str] = set()
+        self.restart: Entry | None = None
         history = list(entries)
         for position, entry in enumerate(history):
             self.last_seq = entry.seq
@@ -119,13 +131,17 @@ class Journal:
                 self.chunk = entry
             elif entry.type == EventType.RUN_SUBMITTED:
                 self.input = entry.data["input"]
+                self.link = entry.data.get("link", 1)
+                self.chunks_before = entry.data.get("chunks", 0)
+            elif entry.type == EventType.PATCH_DEPRECATED:
+                self.deprecated.add(entry.data["id"])
             elif entry.type == EventType.RUN_CANCEL_REQUESTED and not self.cancel_seq:
                 self.cancel_seq = entry.seq
             elif entry.type == EventType.RUN_RETRIED:
                 self._void(history[:position], entry)
         self._order = iter(self._records.values())
         self._first = next(self._order, None)  # of those not known to have been asked for
-        self._unasked = len(self._records)
+        self._unasked = sum(not record.used for record in self._records.values())
         if self.cancel_seq:
             self._before_cancel = sum(1 for r in self._records.values() if self._settled_before_cancel(r))
 
@@ -145,8 +161,21 @@ class Journal:
                 record.tries = entry.data["attempts"]
         if entry.type == EventType.CHECKPOINT_SAVED:
             self.checkpoint = entry
+            if entry.data.get("restart"):
+                self._begin_anew(entry)
         elif entry.type == EventType.OUTPUT_WRITTEN:
             self.chunk = entry
+
+    def _begin_anew(self, restart: Entry) -> None:
+        """Replays start behind this checkpoint: what was recorded before is not asked for again.
+
+        Children that are open stay so: they are closed with the run.
+        """
+        self.restart = restart
+        kept = {entry.key for entry in self.open_children()}
+        self._records = {f"{key}@{restart.seq}": r for key, r in self._records.items() if key in kept}
+        for record in self._records.values():
+            record.used = True
 
     def _void(self, history: list[Entry], retried: Entry) -> None:
         """A retry makes anew the failed steps and child runs that were the last things recorded when the run failed.
@@ -255,10 +284,16 @@ class Journal:
         """A checkpoint was saved in this attempt."""
         self.checkpoint = Entry(seq, EventType.CHECKPOINT_SAVED, 0, 0, "", {"state": state})
 
+    def remember_restart(self, seq: int, key: str, state: Any) -> None:
+        """A checkpoint was saved in this attempt behind which replays start: what comes next is counted from there."""
+        self.restart = self.checkpoint = Entry(seq, EventType.CHECKPOINT_SAVED, 0, 0, key, {"state": state})
+        self._records.clear()
+        self._first, self._unasked, self._alone = None, 0, None
+
     @property
     def begun(self) -> bool:
         """True when some call of the body has a record."""
-        return bool(self._records)
+        return bool(self._records) or self.restart is not None
 
     @property
     def replaying(self) -> bool:

@@ -12,11 +12,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["CHILD", "VALUE", "WAIT", "Scope", "Tail", "escape"]
+__all__ = ["CHILD", "PATCH", "RESTART", "VALUE", "WAIT", "Scope", "Tail", "escape"]
 
 WAIT: Final = "@wait"
 VALUE: Final = "@value"
 CHILD: Final = "@child"
+PATCH: Final = "@patch"
+RESTART: Final = "@restart"
 _THREAD: Final = "@thread"
 _MAP: Final = "@map"
 _SPECIAL: Final = re.compile(r"[%#/]|^@")
@@ -50,6 +52,11 @@ class Scope:
         """The number of the next gather in this scope, from 1."""
         self._gathers += 1
         return self._gathers
+
+    def restart(self) -> None:
+        """Count from the beginning again."""
+        self._used.clear()
+        self._gathers = 0
 
     def leg(self, gather: int, index: int) -> Scope:
         """The scope of a leg of a gather, from 0."""

@@ -19,6 +19,7 @@ _PARTS = (
     "appending",
     "base",
     "claiming",
+    "continuing",
     "delivering",
     "family",
     "finishing",

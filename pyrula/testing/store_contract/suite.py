@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyrula.testing.store_contract.appending import Appending
 from pyrula.testing.store_contract.claiming import Claiming
+from pyrula.testing.store_contract.continuing import Continuing
 from pyrula.testing.store_contract.delivering import Delivering
 from pyrula.testing.store_contract.family import Family
 from pyrula.testing.store_contract.finishing import Finishing
@@ -39,5 +40,6 @@ class StoreContract(
     Scheduling,
     Happenings,
     Family,
+    Continuing,
 ):
     """Everything that a store must do. Subclass it, and give it an empty store in the fixture `store`."""

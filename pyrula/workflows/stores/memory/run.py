@@ -48,6 +48,8 @@ class StoredRun:
     seen: set[str] = field(default_factory=set)
     values: dict[str, bytes] = field(default_factory=dict)
     output: list[tuple[int, bytes]] = field(default_factory=list)
+    old: list[list[bytes]] = field(default_factory=list)  # its earlier journals
+    about: bytes = b""  # what its next journal says of itself
     children: dict[str, Child] = field(default_factory=dict)  # the open ones
     _attributes: tuple[bytes, dict[str, object]] | None = None
 
@@ -107,6 +109,7 @@ class StoredRun:
             error=self.error,
             first=(1, journal[0]) if journal else None,
             last=(len(journal), journal[-1]) if journal else None,
+            link=len(self.old) + 1,
         )
 
     def listed(self) -> RunRecord:

@@ -18,6 +18,7 @@ from pyrula.contracts.store import (
     BellKind,
     Claim,
     ClaimBatch,
+    Continuation,
     Delivery,
     Ending,
     Lease,
@@ -152,14 +153,15 @@ class Shard:
         kind = EventType.RUN_RESUMED
         if not run.journal:
             kind = EventType.RUN_STARTED
-            run.started_at = now
-            self._write(run, self._submitted(run))
-            run.input = b""
+            run.started_at = run.started_at or now
+            self._write(run, self._submitted(run, now if run.about else 0))
+            run.input = run.about = b""
         self._write(run, store_entry(kind, now, run.attempt, b'{"worker":%b}' % orjson.dumps(worker)))
 
     @staticmethod
-    def _submitted(run: StoredRun) -> bytes:
-        return store_entry(EventType.RUN_SUBMITTED, run.submitted_at, 0, b'{"input":%b}' % run.input)
+    def _submitted(run: StoredRun, at: int = 0) -> bytes:
+        about = b"," + run.about if run.about else b""
+        return store_entry(EventType.RUN_SUBMITTED, at or run.submitted_at, 0, b'{"input":%b%b}' % (run.input, about))
 
     def held(self, claim: Claim | Lease) -> StoredRun:
         """The run of a claim; raises `ClaimLost` when it is held under another epoch, or by nobody."""
@@ -207,6 +209,28 @@ class Shard:
         else:
             run.status, run.error, run.finished_at = ending.status, ending.error, now
             self._exchange.end(Bell(BellKind.ENDED, self.workflow, run_id=run.run_id))
+
+    def continue_as_new(
+        self,
+        claim: Claim,
+        seq: int,
+        entries: Sequence[bytes],
+        consumed: Sequence[bytes],
+        continuation: Continuation,
+        now: int,
+    ) -> None:
+        """Append, keep the journal, and queue the run with a new one."""
+        run = self.held(claim)
+        if run.seq != seq:
+            raise _gap(claim, seq)
+        self._take_in(run, entries, consumed)
+        run.epoch += 1
+        self._claims.discard(run.run_id)
+        run.old.append(run.journal)
+        run.journal = []
+        run.input, run.about = continuation.input, continuation.about
+        run.score, run.requeues, run.lost_at = now, 0, (0, run.attempt)
+        self._release(run)
 
     def requeue(self, claim: Claim, seq: int, *, spent: bool) -> None:
         """Give a claim up; the run goes back to its place."""
@@ -291,7 +315,7 @@ class Shard:
         self._timers.discard(run_id)
         if not run.journal:
             self._write(run, self._submitted(run))
-            run.input = b""
+            run.input = run.about = b""
         self._write(run, store_entry(EventType.RUN_TERMINATED, now, attempt, data))
         self._close(run, RunStatus.TERMINATED, keep_ms, now)
         if run.children:

@@ -19,6 +19,7 @@ from pyrula.contracts.runs import RunStatus
 from pyrula.contracts.store import (
     Claim,
     ClaimBatch,
+    Continuation,
     Delivery,
     Ending,
     Lease,
@@ -132,6 +133,27 @@ class MemoryStore(ScheduleCalls, EventCalls, FamilyCalls):
         """Append and end the run."""
         with self._lock:
             self._shard(claim.workflow).finish(claim, seq, entries, consumed, ending, self._now())
+
+    async def continue_as_new(
+        self,
+        claim: Claim,
+        seq: int,
+        entries: Sequence[bytes],
+        continuation: Continuation,
+        *,
+        consumed: Sequence[bytes] = (),
+    ) -> None:
+        """Append, keep the journal, and queue the run with a new one."""
+        with self._lock:
+            shard = self._shard(claim.workflow)
+            shard.continue_as_new(claim, seq, entries, consumed, continuation, self._now())
+
+    async def read_link(self, workflow: str, run_id: str, link: int, *, after: int = 0, limit: int = 1000) -> TailChunk:
+        """Entries of an earlier journal."""
+        with self._lock:
+            run = self._run(workflow, run_id)
+            old = [] if run is None or not 1 <= link <= len(run.old) else run.old[link - 1]
+            return list(enumerate(old, 1))[after : after + limit]
 
     async def requeue(self, claim: Claim, seq: int, *, spent: bool = False) -> None:
         """Give the claim up; the run goes back to its place in the queue."""

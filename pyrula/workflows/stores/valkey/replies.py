@@ -73,6 +73,7 @@ def record(
         error=f.get(b"err", b""),
         first=(_seq(first[0]), first[1]) if first else None,
         last=(_seq(last[0]), last[1]) if last else None,
+        link=int(f.get(b"ln") or 1),
     )
 
 

@@ -33,6 +33,7 @@ from pyrula.contracts.store import (
     TailChunk,
 )
 from pyrula.workflows.stores.valkey import replies
+from pyrula.workflows.stores.valkey.continuing import ContinuingCalls
 from pyrula.workflows.stores.valkey.events import EventCalls
 from pyrula.workflows.stores.valkey.family import FamilyCalls
 from pyrula.workflows.stores.valkey.following import bells, tail, wait_end
@@ -49,7 +50,7 @@ _CLAIMS_PER_SHARD: Final = 16
 _JOURNAL_PAGE: Final = 1000
 
 
-class ValkeyStore(ScheduleCalls, EventCalls, FamilyCalls):
+class ValkeyStore(ContinuingCalls, ScheduleCalls, EventCalls, FamilyCalls):
     """Runs in Valkey: one node, functions in Lua, one pipelined connection for each event loop.
 
     url: `redis://`, `valkey://`, `unix://` ..., or `embedded://DIR` for a private server with
