@@ -77,6 +77,7 @@ class Settings:
     loop_limit: float = 300.0
     history_warning: int = 10_000
     history_limit: int = 50_000
+    child_stay: float = math.inf
 
 
 @dataclass(slots=True)

@@ -52,7 +52,7 @@ log = logging.getLogger("pyrula.run")
 WAITING_FOR_CHILD: Final = "child"
 """What a parked parent waits for; the message of any child's end wakes it."""
 _STAYS: Final = 20.0
-"""So many seconds a parent waits in its worker before it parks."""
+"""So many seconds a parent waits in its worker before it parks, unless the worker's settings say less."""
 _STAYS_AGAIN: Final = 1.0
 """The same for one that comes back and finds its child still running."""
 _LOOKS_RARELY: Final = 20
@@ -175,7 +175,7 @@ async def _wait(
     call.retrying = True  # it rests: whoever parks the run need not wait for it
     attempt.call_rests()
     pause = first = max(0.01, spec.poll_interval)
-    stays = anyio.current_time() + (_STAYS_AGAIN if again else _STAYS)
+    stays = anyio.current_time() + min(attempt.settings.child_stay, _STAYS_AGAIN if again else _STAYS)
     limit = anyio.current_time() + attempt.settings.cancel_timeout if attempt.cancel.delivered else None
     try:
         while True:

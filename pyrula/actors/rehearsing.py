@@ -21,9 +21,10 @@ from pyrula.actors.core.failures import message_of
 from pyrula.actors.core.journal import Record
 from pyrula.actors.running import Ended, run_attempt
 from pyrula.actors.supervision import OutageLog
-from pyrula.contracts import store, triggers
+from pyrula.contracts import children, store, triggers
 from pyrula.contracts.errors import ReplayRefused, Shutdown
 from pyrula.contracts.events import TERMINAL_TYPES, Entry, EventType, parse
+from pyrula.contracts.runs import RunStatus
 from pyrula.contracts.store import Claim
 
 __all__ = ["Difference", "Rehearsed", "rehearse"]
@@ -65,11 +66,17 @@ async def _nothing(*_: Any, **__: Any) -> Any:
     return ()
 
 
+async def _terminated(*_: Any, **__: Any) -> RunStatus:
+    """What a run that the body would end is found to be: ended already."""
+    return RunStatus.TERMINATED
+
+
 def _no_store() -> Any:
     """A store that can do everything, and forgets it: what an attempt writes beside its journal goes nowhere."""
-    protocols = [each for module in (store, triggers) for each in vars(module).values() if _is_protocol(each)]
+    protocols = [each for module in (store, triggers, children) for each in vars(module).values() if _is_protocol(each)]
     names = {name for each in protocols for name in (*vars(each), *each.__annotations__) if not name.startswith("_")}
-    return type("NoStore", (), dict.fromkeys(sorted(names), staticmethod(_nothing)))()
+    acts = {**dict.fromkeys(sorted(names), staticmethod(_nothing)), "terminate": staticmethod(_terminated)}
+    return type("NoStore", (), acts)()
 
 
 def _is_protocol(value: object) -> bool:

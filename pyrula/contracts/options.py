@@ -57,6 +57,8 @@ class WorkerOptions:
         that other workers take them over.
     history_warning, history_limit: a run that has recorded so many events in one journal is named in the
         log, or fails its next call with `HistoryTooLong`; `ctx.continue_as_new` begins a new journal.
+    child_stay: how long a parent that only waits for its child runs stays in the worker (it takes up none
+        of its places meanwhile) before it parks; at most 20.
     payload_limit: bytes that one encoded value (a result, an input, a payload) may have.
     """
 
@@ -73,6 +75,7 @@ class WorkerOptions:
     loop_stall_limit: float = 300.0
     history_warning: int = 10_000
     history_limit: int = 50_000
+    child_stay: float = 20.0
     payload_limit: int = 1_048_576
 
     def __post_init__(self) -> None:
@@ -81,5 +84,5 @@ class WorkerOptions:
             whole = option.name in ("max_concurrent_runs", "timer_max_batch", "requeue_budget", "payload_limit")
             if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
                 raise ConfigurationError(f"WorkerOptions({option.name}={value!r}): a number is needed")
-            if value < 0 or (value == 0 and option.name not in ("shutdown_grace", "cancel_timeout")):
+            if value < 0 or (value == 0 and option.name not in ("shutdown_grace", "cancel_timeout", "child_stay")):
                 raise ConfigurationError(f"WorkerOptions({option.name}={value!r}): must be greater than 0")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio
 
 from pyrula.contracts.errors import ConfigurationError, PyrulaError
-from pyrula.contracts.events import parse
+from pyrula.contracts.events import parse, to_micros
 from pyrula.contracts.options import WorkerOptions
 from pyrula.contracts.runs import PARKED, Run, RunStatus
 from pyrula.testing.crashing import CrashAt, all_crashes
+from pyrula.testing.resting import awaited_time
 from pyrula.workflows.client import WorkflowClient
 from pyrula.workflows.inline import InlineWorkflowRunner
 from pyrula.workflows.registry import Workflow, registry
@@ -26,8 +27,10 @@ _RUN: Final = "crashed"
 _LEASE_SECONDS: Final = 31.0
 _LONGEST: Final = 30.0
 _MOST_ATTEMPTS: Final = 1000
+_MANY: Final = 1000
+_LOOKS: Final = 3
 # A replay that is refused waits so long (seconds) for tasks beside each other before.
-_OPTIONS: Final = WorkerOptions(cancel_timeout=0.3)
+_OPTIONS: Final = WorkerOptions(cancel_timeout=0.3, child_stay=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +89,9 @@ def crash_everywhere(
 
     Each run is killed once, before or after one of its writes, goes on from its journal, and must come
     to the same end with the same result as one that nobody has killed: what the journal holds is not
-    run again, and the replay is not refused. Its steps do run, so give it a workflow whose steps are
-    harmless. Blocks, in a thread with an event loop of its own; may be called inside a running one.
+    run again, and the replay is not refused. Its steps do run, and those of its child runs, so give it a
+    workflow whose steps are harmless. Blocks, in a thread with an event loop of its own; may be called
+    inside a running one.
 
     signals, answers: what to send when the run waits for a signal of that name, or asks under that
         key; a list gives one value after the other. Without, a wait with a timeout times out, and one
@@ -184,6 +188,7 @@ class _Life:
     after: bool = False
     crashed: str | None = None
     now: float = _START
+    looks: int = 0
     sent: dict[str, int] = field(default_factory=dict)
     memory: MemoryStore = field(init=False)
     worker: CrashAt = field(init=False)
@@ -193,7 +198,7 @@ class _Life:
         self.worker = CrashAt(self.memory, self.at, after=self.after)
 
     async def live(self) -> Run:
-        """The run when it has ended, or waits for what nobody sends."""
+        """The run when it has ended, or waits for what nobody sends. Its child runs are worked on as well."""
         if self.scene.before is not None:
             self.scene.before()
         client, name = WorkflowClient(self.memory), self.scene.workflow.name
@@ -201,23 +206,55 @@ class _Life:
         with anyio.fail_after(_LONGEST):
             for _ in range(_MOST_ATTEMPTS):
                 run = await client.get(name, _RUN)
-                if run.status.ended or (run.status in PARKED and not await self._pass(client, run)):
+                if run.status.ended or not await self._advance(client):
                     break
-                if run.status is RunStatus.QUEUED:
-                    await self._work(name)
             else:
                 raise TimeoutError(f"the run has not ended after {_MOST_ATTEMPTS} attempts")
         if self.scene.after is not None:
             self.scene.after(run)
         return run
 
-    async def _work(self, name: str) -> None:
-        run = await WorkflowClient(self.memory).get(name, _RUN)
-        if run.wake_at is not None:
-            await self._until(run.wake_at.timestamp())
-            return
+    async def _advance(self, client: WorkflowClient) -> bool:
+        """Do one thing for one of the runs, or let time pass; False when they all wait for what nobody does."""
+        runs = [run async for run in self._runs(client)]
+        for run in runs:
+            if run.status is RunStatus.QUEUED and run.wake_at is None:
+                await self._work(run)
+                return True
+        for run in runs:
+            if run.status in PARKED and await self._answered(client, run):
+                return True
+        return await self._pass([run for run in runs if run.wake_at is not None])
+
+    async def _pass(self, runs: Sequence[Run]) -> bool:
+        """Let time pass to what one of these runs waits for; False when there is nothing."""
+        times = [await awaited_time(self.memory, await self.memory.load(run.name, run.run_id)) for run in runs]
+        due = min((each for each in times if each is not None), default=None)
+        if due is not None:
+            self.looks = 0
+        elif runs and self.looks < _LOOKS:  # a parent may not have been told, as its child's worker was killed
+            self.looks += 1
+            due = min(to_micros(run.wake_at) for run in runs if run.wake_at is not None)
+        else:
+            return False
+        self.now = max(self.now, due / 1e6 + 0.001)
+        for name in await self.memory.workflows():
+            await self.memory.wake(name, limit=_MANY)
+        return True
+
+    async def _runs(self, client: WorkflowClient) -> AsyncIterator[Run]:
+        cursor: str | None = None
+        while True:
+            page = await client.list(limit=_MANY, cursor=cursor)
+            for run in page:
+                yield run
+            if (cursor := page.cursor) is None:
+                return
+
+    async def _work(self, run: Run) -> None:
+        """Have the worker go on with a run; when it is killed, another one finds what it held."""
         try:
-            await InlineWorkflowRunner(self.worker, _OPTIONS).run(name, _RUN)
+            await InlineWorkflowRunner(self.worker, _OPTIONS).run(run.name, run.run_id)
         except BaseException as error:
             if not self.worker.dead or not all_crashes(error):
                 raise
@@ -225,30 +262,23 @@ class _Life:
             self.crashed = _what(self.worker.died_with)
             self.worker = CrashAt(self.memory)
             self.now += _LEASE_SECONDS
-            await self.memory.sweep(name, limit=10, requeue_budget=10**6, keep_ms=10**12)
+            await self.memory.sweep(run.name, limit=_MANY, requeue_budget=10**6, keep_ms=10**12)
 
-    async def _pass(self, client: WorkflowClient, run: Run) -> bool:
-        """Do what a parked run waits for; False when nobody does."""
+    async def _answered(self, client: WorkflowClient, run: Run) -> bool:
+        """Send a parked run what it waits for; False when there is nothing to send."""
         kind, _, topic = (run.waiting_on or "").partition(":")
         given = {"signal": self.scene.signals, "interrupt": self.scene.answers}.get(kind, {})
-        number = self.sent.get(f"{kind}:{topic}", 0)
         values = given.get(topic, [])
         values = values if isinstance(values, list) else [values]
-        if number < len(values):
-            self.sent[f"{kind}:{topic}"] = number + 1
-            if kind == "signal":
-                await client.signal(run.name, run.run_id, topic, values[number])
-            else:
-                await client.resume(run.name, run.run_id, values[number], topic)
-            return True
-        if run.wake_at is None:
+        number = self.sent.get(f"{kind}:{topic}", 0)
+        if number >= len(values):
             return False
-        await self._until(run.wake_at.timestamp())
+        self.sent[f"{kind}:{topic}"] = number + 1
+        if kind == "signal":
+            await client.signal(run.name, run.run_id, topic, values[number])
+        else:
+            await client.resume(run.name, run.run_id, values[number], topic)
         return True
-
-    async def _until(self, moment: float) -> None:
-        self.now = max(self.now, moment + 0.001)
-        await self.memory.wake(self.scene.workflow.name, limit=10)
 
 
 def _what(entries: Sequence[bytes]) -> str:

@@ -23,6 +23,7 @@ from pyrula.contracts.runs import RunStatus
 from pyrula.contracts.schedules import Schedules
 from pyrula.contracts.store import RunRecord, Store, Timers
 from pyrula.lua import library, movable_library
+from pyrula.testing.resting import awaited_time
 from pyrula.workflows.client import WorkflowClient
 from pyrula.workflows.scheduling import Scheduler
 from pyrula.workflows.stores.memory import MemoryStore
@@ -143,7 +144,7 @@ class VirtualTime:
     async def _pass_once(self) -> bool:
         """Let time pass to what comes next, if all runs rest and one of them waits for a time; True when it has."""
         runs = await self._stable()
-        if runs is None or self._stops or (due := _nearest(runs)) is None:
+        if runs is None or self._stops or (due := await self._nearest(runs)) is None:
             return False
         scheduled = await self._scheduled()  # no run waits for it, but it may come first
         if await self._stable() != runs:
@@ -178,7 +179,11 @@ class VirtualTime:
             busy = next((run for run in await self._runs() if _busy(run)), None)
             told = "" if busy is None else f": run {busy.run_id!r} of {busy.workflow!r} is {busy.status}"
             raise TimeoutError(f"runs did not come to rest within {self._patience:g} s{told}; is its worker running?")
-        return _nearest(runs)
+        return await self._nearest(runs)
+
+    async def _nearest(self, runs: list[RunRecord]) -> int | None:
+        times = [await awaited_time(self._store, run) for run in runs if run.wake_at]
+        return min((each for each in times if each is not None), default=None)
 
     async def _stable(self) -> list[RunRecord] | None:
         """All runs, when none of them is busy. Seen twice the same: one listing is not one moment over all shards."""
@@ -212,10 +217,6 @@ class VirtualTime:
 
 def _busy(run: RunRecord) -> bool:
     return run.status is RunStatus.RUNNING or (run.status is RunStatus.QUEUED and not run.wake_at)
-
-
-def _nearest(runs: list[RunRecord]) -> int | None:
-    return min((run.wake_at for run in runs if run.wake_at), default=None)
 
 
 def _clock_of(store: Any) -> _MovedClock:

@@ -26,7 +26,7 @@ class InlineWorkflowRunner:
     """Advances runs one at a time, with no background loops: a sleep stays asleep, nothing polls.
 
     options: those of a worker, as far as they are about a single run: `cancel_timeout`, `payload_limit`,
-        `loop_stall_limit`.
+        `loop_stall_limit`, `child_stay`.
     """
 
     def __init__(self, store: Store, options: WorkerOptions | None = None) -> None:
@@ -37,6 +37,7 @@ class InlineWorkflowRunner:
             cancel_timeout=options.cancel_timeout,
             payload_limit=options.payload_limit,
             loop_limit=options.loop_stall_limit,
+            child_stay=options.child_stay,
         )
 
     async def run(self, name: str, run_id: str) -> list[Event]:

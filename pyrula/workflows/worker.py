@@ -159,6 +159,7 @@ class WorkflowWorker:
             lock_ttl=self._lease_ms / 1000,
             threads=anyio.CapacityLimiter(min(32, (os.cpu_count() or 1) + 4)),
             loop_limit=self.options.loop_stall_limit,
+            child_stay=self.options.child_stay,
         )
         leases = self._lease_thread()
         try:

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from pyrula.contracts.errors import ConfigurationError, SignalTimeout
+from pyrula.contracts.errors import ChildTimedOut, ConfigurationError, SignalTimeout
 from pyrula.contracts.options import Retry, WorkerOptions
 from pyrula.contracts.runs import RunStatus
 from pyrula.contracts.store import Store
@@ -26,7 +26,7 @@ from pyrula.workflows.schedules import Schedule
 pytestmark = pytest.mark.anyio
 
 DAY = 86400.0
-OPTIONS = WorkerOptions(timer_poll_interval_s=600, shutdown_grace=2, cancel_timeout=1)
+OPTIONS = WorkerOptions(child_stay=0, timer_poll_interval_s=600, shutdown_grace=2, cancel_timeout=1)
 
 
 @pytest.fixture(params=["memory", "valkey"])
@@ -129,6 +129,22 @@ async def test_a_delayed_start_and_a_long_retry_are_passed(store: Store) -> None
     async with VirtualTime(store), serving(store, retries) as client:
         run = await client.submit("retries", delay=10 * DAY)
         assert await client.result("retries", run.run_id, timeout=10) == 3
+
+
+async def parent(ctx: Context) -> list[str]:
+    found: list[str] = await ctx.run_child("sleeper", {"days": [200]})
+    with pytest.raises(ChildTimedOut):
+        await ctx.run_child("asks", timeout=5 * DAY)
+    return found
+
+
+async def test_a_child_that_sleeps_while_its_parent_waits(store: Store) -> None:
+    async with VirtualTime(store), serving(store, parent, sleeper, asks) as client:
+        run = await client.submit("parent")
+        assert await client.result("parent", run.run_id, timeout=10) == ["200"]
+        events = [event async for event in client.events("parent", run.run_id)]
+        assert timedelta(days=205) <= events[-1].at - events[0].at < timedelta(days=205, minutes=1)
+        assert len(events) < 20
 
 
 async def nightly(ctx: Context) -> None:

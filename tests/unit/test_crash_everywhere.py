@@ -71,6 +71,24 @@ def test_what_a_store_can_do_is_seen_through_a_dying_one() -> None:
     assert getattr_static(dying, "emit") is dying.emit  # as Python 3.12 looks for it
 
 
+def test_child_runs_are_worked_on(made: Any) -> None:
+    async def child(ctx: Context, n: int) -> int:
+        await ctx.sleep(3600)
+        return await ctx.step("double", double, n)
+
+    async def parent(ctx: Context) -> int:
+        first = await ctx.run_child("child", {"n": 1})
+        return first + sum(
+            await ctx.gather(ctx.run_child("child", {"n": 2}, poll_interval=0.01), ctx.step("own", double, 5))
+        )
+
+    made(child, "child")
+    report = crash_everywhere(made(parent))
+    assert report.ok, report
+    assert (report.ends, report.result_compared) == ("completed", True)
+    assert any("child.started" in crash.what for crash in report.crashes)
+
+
 def test_it_may_be_called_in_a_running_loop(made: Any) -> None:
     async def test() -> CrashReport:
         return crash_everywhere(made(sound), {"amount": 1}, loops=["asyncio"])

@@ -21,6 +21,7 @@ from tests.unit.engine.harness import Bench
 Body = Callable[..., Coroutine[Any, Any, Any]]
 LOOPS = ["asyncio", "trio"]
 PATIENCE = 0.05
+ONCE = Retry(max_attempts=1)
 
 
 def double(x: int) -> int:
@@ -282,6 +283,26 @@ def test_whatever_else_a_body_does_replays(loop: str) -> None:
     assert history[-1].type == "run.cancelled"
     for length in range(2, len(history) + 1):
         report = check(clean, history[:length], loop)
+        assert report.ok, report
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_open_children_of_a_recorded_run_are_left_alone(loop: str) -> None:
+    async def body(ctx: Context) -> str:
+        await ctx.spawn("other", {})
+        try:
+            await ctx.gather(ctx.run_child("child", {}, parent_close="terminate"), ctx.step("fails", boom, retry=ONCE))
+        except Exception:
+            return "failed"
+        return "no"
+
+    def boom() -> None:
+        raise ValueError("boom")
+
+    history = recorded(body)
+    assert "child.started" in [event.type for event in history]
+    for length in range(2, len(history) + 1):
+        report = check(body, history[:length], loop)
         assert report.ok, report
 
 
