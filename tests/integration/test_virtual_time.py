@@ -131,7 +131,7 @@ async def test_a_delayed_start_and_a_long_retry_are_passed(store: Store) -> None
         assert await client.result("retries", run.run_id, timeout=10) == 3
 
 
-async def parent(ctx: Context) -> list[str]:
+async def waits_for_sleeper(ctx: Context) -> list[str]:
     found: list[str] = await ctx.run_child("sleeper", {"days": [200]})
     with pytest.raises(ChildTimedOut):
         await ctx.run_child("asks", timeout=5 * DAY)
@@ -139,10 +139,10 @@ async def parent(ctx: Context) -> list[str]:
 
 
 async def test_a_child_that_sleeps_while_its_parent_waits(store: Store) -> None:
-    async with VirtualTime(store), serving(store, parent, sleeper, asks) as client:
-        run = await client.submit("parent")
-        assert await client.result("parent", run.run_id, timeout=10) == ["200"]
-        events = [event async for event in client.events("parent", run.run_id)]
+    async with VirtualTime(store), serving(store, waits_for_sleeper, sleeper, asks) as client:
+        run = await client.submit("waits_for_sleeper")
+        assert await client.result("waits_for_sleeper", run.run_id, timeout=10) == ["200"]
+        events = [event async for event in client.events("waits_for_sleeper", run.run_id)]
         assert timedelta(days=205) <= events[-1].at - events[0].at < timedelta(days=205, minutes=1)
         assert len(events) < 20
 
