@@ -1,16 +1,20 @@
-"""A workflow's body as the run actor takes it: called with its decoded input, or refused. Nothing runs here."""
+"""A workflow's body as the run actor takes it, called with its decoded input or refused, and its settings.
+
+Nothing runs here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from pyrula.actors.attempt import Attempt, Body
+from pyrula.actors.attempt import Attempt, Body, Settings
 from pyrula.contracts.errors import InvalidInput, PyrulaError, ReplayInputChanged
+from pyrula.contracts.options import WorkerOptions
 from pyrula.workflows.context import Context
 from pyrula.workflows.registry import Workflow
 
-__all__ = ["body_of"]
+__all__ = ["body_of", "settings_of"]
 
 
 def body_of(item: Workflow) -> Body:
@@ -40,3 +44,16 @@ def body_of(item: Workflow) -> Body:
             )
 
     return Body(item.name, guarded, item.retry, item.timeout)
+
+
+def settings_of(options: WorkerOptions, **more: Any) -> Settings:
+    """A worker's options as far as a single run goes by them, with what the worker knows besides."""
+    return Settings(
+        cancel_timeout=options.cancel_timeout,
+        payload_limit=options.payload_limit,
+        history_warning=options.history_warning,
+        history_limit=options.history_limit,
+        loop_limit=options.loop_stall_limit,
+        child_stay=options.child_stay,
+        **more,
+    )

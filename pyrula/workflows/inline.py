@@ -5,14 +5,14 @@ from __future__ import annotations
 import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from pyrula.actors.attempt import Attempt, Settings
+from pyrula.actors.attempt import Attempt
 from pyrula.actors.running import run_attempt
 from pyrula.actors.supervision import OutageLog
 from pyrula.contracts.errors import ConfigurationError, StoreUnavailable
 from pyrula.contracts.events import Event
 from pyrula.contracts.options import WorkerOptions
 from pyrula.contracts.store import Store
-from pyrula.workflows.bodies import body_of
+from pyrula.workflows.bodies import body_of, settings_of
 from pyrula.workflows.client import WorkflowClient
 from pyrula.workflows.registry import registry
 from pyrula.workflows.submission import found
@@ -33,12 +33,7 @@ class InlineWorkflowRunner:
         options = options or WorkerOptions()
         self.store = store
         self.client = WorkflowClient(store, payload_limit=options.payload_limit)
-        self._settings = Settings(
-            cancel_timeout=options.cancel_timeout,
-            payload_limit=options.payload_limit,
-            loop_limit=options.loop_stall_limit,
-            child_stay=options.child_stay,
-        )
+        self._settings = settings_of(options)
 
     async def run(self, name: str, run_id: str) -> list[Event]:
         """Advance a queued run until it suspends or ends; its journal so far.

@@ -41,7 +41,7 @@ from pyrula.contracts.ids import new_id
 from pyrula.contracts.options import WorkerOptions
 from pyrula.contracts.schedules import Schedules
 from pyrula.contracts.store import Bell, BellKind, Claim, JoinsCalls, Lease, LeaseKeeper, Store, Timers
-from pyrula.workflows.bodies import body_of
+from pyrula.workflows.bodies import body_of, settings_of
 from pyrula.workflows.client import WorkflowClient
 from pyrula.workflows.registry import Workflow, registry
 from pyrula.workflows.scheduling import Scheduler
@@ -150,16 +150,11 @@ class WorkflowWorker:
         self._doorbells = {name: Doorbell() for name in self._workflows}
         self._timer_bell = Doorbell()
         self._inbox_bell = Doorbell()
-        settings = Settings(
-            cancel_timeout=self.options.cancel_timeout,
+        settings = settings_of(
+            self.options,
             completed_ttl=self._completed_ttl,
-            payload_limit=self.options.payload_limit,
-            history_warning=self.options.history_warning,
-            history_limit=self.options.history_limit,
             lock_ttl=self._lease_ms / 1000,
             threads=anyio.CapacityLimiter(min(32, (os.cpu_count() or 1) + 4)),
-            loop_limit=self.options.loop_stall_limit,
-            child_stay=self.options.child_stay,
         )
         leases = self._lease_thread()
         try:
