@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -25,6 +25,7 @@ from pyrula.actors.drive import Board, Guard
 from pyrula.actors.history import check_history
 from pyrula.actors.observing import Observer
 from pyrula.actors.recorder import Outage, Recorder
+from pyrula.actors.requests import drop_old_news, requested, standing_pause
 from pyrula.actors.turns import Turns
 from pyrula.contracts.children import Child, ParentClose
 from pyrula.contracts.errors import (
@@ -90,13 +91,6 @@ class _Cancel:
     cut: Sequence[str] = ()  # the keys of the calls it was delivered to, or the scope
 
 
-def _requested(mail: Mail) -> dict[str, Any]:
-    """What a cancel request says of itself: its reason, and what its parent adds when that asks."""
-    if mail.name == "parent" and isinstance(mail.payload, dict):
-        return dict(mail.payload)
-    return {"reason": mail.payload}
-
-
 class Attempt:
     """One attempt at a run under one claim."""
 
@@ -154,6 +148,8 @@ class Attempt:
         self._open: dict[str, int] = {}  # by scope: calls without an outcome, those that were cut off among them
         self._refusals = 0
         self.warned = False
+        self.pausing: Mail | None = None
+        self.hold_back: Callable[[Attempt], Awaitable[None]] | None = None  # how it is done, set by who runs it
         self.patches: dict[str, bool] = {}
         self.stop_reason: AttemptEnded | None = None
         self.closing = False
@@ -260,6 +256,7 @@ class Attempt:
         return (
             self.over is None
             and not self.closing
+            and self.pausing is None
             and not self.cancel.pending
             and self.fatal is None
             and not self.turns.ahead
@@ -288,6 +285,8 @@ class Attempt:
                 await self.door.wait()
             elif time.monotonic() >= self.lease_until:
                 await self._confirm_lease()
+            elif self.pausing is not None and not self.cancel.pending and self.hold_back is not None:
+                await self.hold_back(self)
             elif self.turns.ahead:
                 if refusal := await self.turns.caught_up():
                     raise self.refuse(refusal)
@@ -395,10 +394,11 @@ class Attempt:
 
     def take_control(self) -> None:
         """Record a cancel request found in the mail, and interrupt what is under way."""
-        self._drop_old_news()
+        drop_old_news(self)
+        self.pausing = standing_pause(self)
         for mail in [m for m in self.mail if m.kind == MailKind.CANCEL]:
             self.consume(mail)
-            about = _requested(mail)
+            about = requested(mail)
             if self.journal.cancel_seq:
                 self.recorder.add(EventType.RUN_CANCEL_REQUESTED, "", {**about, "repeat": True}, mail.raw)
                 continue
@@ -436,13 +436,6 @@ class Attempt:
             self.cancel.cut = ()
             self.cancel.pending, self.cancel.delivered = True, False
             self.bound_clean_up()
-
-    def _drop_old_news(self) -> None:
-        """News of a child whose end is recorded goes with the next append."""
-        open_ = {child.run_id for child in self.children.values()}
-        for mail in [m for m in self.mail if m.kind == MailKind.CHILD and m.name not in open_]:
-            self.consume(mail)
-            self.recorder.discard(mail.raw)
 
     def bound_clean_up(self) -> None:
         """A cancelled body has so long to come to a call, and from there so long in all for its clean-up."""

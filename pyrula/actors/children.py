@@ -80,9 +80,10 @@ async def run_child(attempt: Attempt, spec: ChildSpec) -> tuple[str, Any]:
         await attempt.refused()
     scope = attempt.current_scope()
     key = scope.key(CHILD)
-    child_id = derived_run_id(attempt.identity, key)
-    new = spec.make(child_id, {"parent": {"workflow": attempt.claim.workflow, "run_id": attempt.claim.run_id}})
     record = attempt.match(key, Kind.CHILD)
+    begun = None if record is None else record.opened or record.outcome
+    child_id = derived_run_id(attempt.identity, key) if begun is None else begun.data["run_id"]
+    new = spec.make(child_id, {"parent": {"workflow": attempt.claim.workflow, "run_id": attempt.claim.run_id}})
     _same(attempt, record, new)
     if await attempt.stands(record):
         assert record is not None
@@ -190,6 +191,8 @@ async def _wait(
             if limit is not None and anyio.current_time() >= limit:
                 # In the clean-up of a cancelled run a call is bounded.
                 raise await attempt.loop.cancellation(direct=call.direct)
+            if attempt.pausing is not None and not attempt.open():
+                await attempt.admit()
             await _rest(attempt, call, since, deadline, stays)
             with anyio.move_on_after(pause if left is None else min(pause, left)):
                 while attempt.news == heard:

@@ -16,9 +16,11 @@ from pyrula.actors.attempt import Attempt
 from pyrula.actors.calls import Call
 from pyrula.actors.core.journal import never_asked
 from pyrula.contracts.errors import Continued, Park, Shutdown, SuspendInGatherLeg
+from pyrula.contracts.events import EventType
+from pyrula.contracts.runs import RunStatus
 from pyrula.contracts.store import Parking
 
-__all__ = ["continue_as_new", "free_slot", "park", "take_slot"]
+__all__ = ["continue_as_new", "free_slot", "hold_back", "park", "take_slot"]
 
 log = logging.getLogger("pyrula.run")
 
@@ -77,6 +79,17 @@ async def park(
         scope.deadline = anyio.current_time() + attempt.settings.cancel_timeout  # for a body that goes on all the same
         raise attempt.close(Park(f"run {attempt.claim.run_id!r} is parked"))
     raise attempt.close(attempt.stop_reason or Shutdown())
+
+
+async def hold_back(attempt: Attempt) -> None:
+    """Park the run until it is unpaused. Returns when somebody else holds the slot, or it is to be cancelled."""
+    if attempt.slot is not None:
+        await attempt.slot.wait()
+        return
+    asked = attempt.pausing
+    assert asked is not None
+    attempt.slot = anyio.Event()
+    await park(attempt, Parking(RunStatus.PAUSED), (EventType.RUN_PAUSED, "", {"reason": asked.payload}))
 
 
 async def continue_as_new(attempt: Attempt, raw: bytes) -> None:

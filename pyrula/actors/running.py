@@ -26,6 +26,7 @@ from pyrula.actors.core.journal import never_asked
 from pyrula.actors.core.retrying import retry_delay
 from pyrula.actors.drive import Abandoned, drive
 from pyrula.actors.observing import observe
+from pyrula.actors.parking import hold_back
 from pyrula.contracts.errors import (
     AttemptEnded,
     AttemptTimedOut,
@@ -69,6 +70,7 @@ async def run_attempt(attempt: Attempt) -> Ended:
 async def _run(attempt: Attempt) -> Ended:
     token = call_scope.set(attempt.root)
     running.add(attempt)
+    attempt.hold_back = hold_back
     attempt.root.task = attempt.loop.current_task()
     endings = _Endings(attempt)
     concluding = False

@@ -1,4 +1,4 @@
-"""`pyrula runs signal`, `resume`, `cancel`, `terminate`, `retry`: what an operator does to a run."""
+"""`pyrula runs signal`, `resume`, `cancel`, `terminate`, `retry`, `pause`, `unpause`, `fork`: acting on a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from pyrula.cli.completing import complete_run
 from pyrula.cli.finding import find, split_words
-from pyrula.cli.given import json_given
+from pyrula.cli.given import json_given, object_given
 from pyrula.cli.output import Output, is_terminal
 from pyrula.cli.place import Place, with_place
 from pyrula.cli.runs import AsJson, OfWorkflow, RunWords
@@ -34,6 +34,9 @@ def add_acting(runs: typer.Typer) -> None:
     runs.command("cancel")(_cancel)
     runs.command("terminate")(_terminate)
     runs.command("retry")(_retry)
+    runs.command("pause")(_pause)
+    runs.command("unpause")(_unpause)
+    runs.command("fork")(_fork)
 
 
 def _do(place: Place, words: tuple[str | None, str], act: _Act, done: str, as_json: bool) -> None:
@@ -171,3 +174,66 @@ def _retry(place: Place, *, run: RunWords, name: OfWorkflow = None, as_json: AsJ
         await client.retry(found.workflow, found.run_id)
 
     _do(place, split_words(run, name), act, "queued again", as_json)
+
+
+@with_place
+def _pause(
+    place: Place, *, run: RunWords, name: OfWorkflow = None, reason: Reason = None, as_json: AsJson = False
+) -> None:
+    """Hold a run back until it is unpaused; one under way stops at its next call."""
+
+    async def act(client: WorkflowClient, found: RunRecord) -> None:
+        await client.pause(found.workflow, found.run_id, reason)
+
+    _do(place, split_words(run, name), act, "paused, or asked to", as_json)
+
+
+@with_place
+def _unpause(place: Place, *, run: RunWords, name: OfWorkflow = None, as_json: AsJson = False) -> None:
+    """Let a paused run go on."""
+
+    async def act(client: WorkflowClient, found: RunRecord) -> None:
+        await client.unpause(found.workflow, found.run_id)
+
+    _do(place, split_words(run, name), act, "goes on", as_json)
+
+
+@with_place
+def _fork(
+    place: Place,
+    *,
+    run: RunWords,
+    name: OfWorkflow = None,
+    at: Annotated[
+        int | None, typer.Option(metavar="SEQ", min=1, help="Up to this event.", show_default="all of it")
+    ] = None,
+    input: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help="Another input; - reads stdin, @FILE a file.", show_default=False),
+    ] = None,
+    new_run_id: Annotated[
+        str | None, typer.Option("--run-id", metavar="ID", help="The new run's id.", show_default="a new one")
+    ] = None,
+    relink: Annotated[bool, typer.Option("--relink", help="Wait for the child runs that were open, too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start another run with this one's journal up to an event."""
+    given = None if input is None else object_given(input, "--input")
+
+    async def work(client: WorkflowClient) -> None:
+        found = await find(client, *split_words(run, name))
+        children = "relink" if relink else "new"
+        made = await client.fork(
+            found.workflow,
+            found.run_id,
+            at,
+            given,
+            new_run_id=new_run_id,
+            children=children,  # type: ignore[arg-type]  # one of the two
+        )
+        if as_json:
+            Output().document(made.to_json())
+        else:
+            Output().line(f"run {clean(made.run_id)} of {clean(made.name)}: forked from {clean(found.run_id)}")
+
+    place.run(work)

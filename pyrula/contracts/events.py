@@ -65,6 +65,8 @@ class EventType:
     CHILD_COMPLETED: Final = "child.completed"
     CHILD_FAILED: Final = "child.failed"
     CHILD_TIMED_OUT: Final = "child.timed_out"
+    RUN_PAUSED: Final = "run.paused"
+    UPDATE_APPLIED: Final = "update.applied"
     RUN_CONTINUED: Final = "run.continued"
     PATCH_MARKED: Final = "patch.marked"
     PATCH_DEPRECATED: Final = "patch.deprecated"

@@ -19,6 +19,9 @@ class MailKind:
     ANSWER = "answer"
     CANCEL = "cancel"
     CHILD = "child"
+    PAUSE = "pause"
+    UNPAUSE = "unpause"
+    UPDATE = "update"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ __all__ = [
     "Continues",
     "Delivery",
     "Ending",
+    "Interventions",
     "JoinsCalls",
     "Lease",
     "LeaseKeeper",
@@ -147,13 +148,15 @@ class Continuation:
 class Message:
     """Something for a run's inbox: `raw` is the encoded message, `message_id` makes a repeat harmless.
 
-    `topic` is compared with what a parked run waits for; a `control` message wakes any parked run.
+    `topic` is compared with what a parked run waits for; a `control` message wakes any parked run, one that
+    `wakes` any that waits or sleeps.
     """
 
     message_id: str
     topic: str
     raw: bytes
     control: bool = False
+    wakes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,6 +438,26 @@ class Continues(Protocol):
 
     async def read_link(self, workflow: str, run_id: str, link: int, *, after: int = 0, limit: int = 1000) -> TailChunk:
         """Entries of an earlier journal (links count from 1) with a seq above `after`."""
+        ...
+
+
+@runtime_checkable
+class Interventions(Protocol):
+    """A store whose runs can be held back, and copied."""
+
+    async def pause(self, workflow: str, run_id: str, message: Message) -> Delivery:
+        """Hold a run back until it is unpaused; one that a worker holds gets the message instead.
+
+        Gives the status before; not accepted when it has ended. Raises `RunNotFound`.
+        """
+        ...
+
+    async def unpause(self, workflow: str, run_id: str, message: Message) -> Delivery:
+        """Let a run go on, as `pause`. What came meanwhile is there for it; a time that passed is over."""
+        ...
+
+    async def fork(self, new: NewRun, entries: Sequence[bytes], *, claims: int) -> Submitted:
+        """Queue a run that begins with this journal, which tells of so many claims; once for an id."""
         ...
 
 

@@ -21,6 +21,9 @@ parting.park = function(p, id, args, i, m)
     return 'QUEUED'
   end
   redis.call('HSET', run, 'st', args[i], 'top', args[i + 1], 'wake', args[i + 2])
+  if args[i] == 'paused' then
+    redis.call('HDEL', run, 'pb')
+  end
   if args[i + 2] ~= '' then
     set_timer(p, id, args[i + 2])
   end

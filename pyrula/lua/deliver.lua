@@ -1,7 +1,8 @@
 -- deliver: put a message into a run's inbox, and queue the run when it is parked for it.
--- ARGV: id, message id, topic, control 1|0, message
+-- ARGV: id, message id, topic, control 1 | wakes 2 | 0, message
 -- Reply: {'OK' | 'REPEAT' | 'ENDED' | 'NONE', status}
--- A control message wakes any parked run, one held back by a delay too; others wake a run whose topic they carry.
+-- A control message wakes any parked run, one held back by a delay too; one that wakes does so
+-- with a run that waits or sleeps, whatever for; others with one whose topic they carry.
 F.deliver = function(keys, args)
   local p, id = keys[1], args[1]
   local run = p .. 'run:' .. id
@@ -28,7 +29,7 @@ F.deliver = function(keys, args)
         redis.call('HSET', run, 'err', '', 'fin', '')
       end
     end
-  elseif (status == 'waiting' or status == 'sleeping') and f[2] ~= '' and f[2] == args[3] then
+  elseif (status == 'waiting' or status == 'sleeping') and (args[4] == '2' or f[2] ~= '' and f[2] == args[3]) then
     release(p, id, f[4], f[5] or f[6], f[3])
   end
   return { 'OK', status }

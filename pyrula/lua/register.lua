@@ -4,10 +4,10 @@
 -- `pairs` nor any other of Lua's own functions, hence the plain list.
 local names = {
   'adopt', 'append', 'attributes', 'batch_add', 'batch_done', 'batch_due', 'claim', 'claim_run', 'closed',
-  'closing', 'collected', 'commit', 'deliver', 'disown', 'emit', 'events_done', 'events_read', 'heartbeat',
-  'inbox', 'kids', 'listing', 'load', 'output', 'revive', 'schedule_delete', 'schedule_due', 'schedule_fired',
-  'schedule_list', 'schedule_note', 'schedule_put', 'submit', 'sweep', 'terminate', 'trigger_drop',
-  'trigger_list', 'trigger_seek', 'wake'
+  'closing', 'collected', 'commit', 'deliver', 'disown', 'emit', 'events_done', 'events_read', 'fork',
+  'heartbeat', 'inbox', 'kids', 'listing', 'load', 'output', 'pause', 'revive', 'schedule_delete',
+  'schedule_due', 'schedule_fired', 'schedule_list', 'schedule_note', 'schedule_put', 'submit', 'sweep',
+  'terminate', 'trigger_drop', 'trigger_list', 'trigger_seek', 'unpause', 'wake'
 }
 local flags = {
   load = { 'no-writes' },

@@ -155,11 +155,16 @@ def _sequence(record: RunRecord, journal: Sequence[Entry]) -> Iterator[str]:
         yield "it was claimed and has no journal"
 
 
+def _goes_on(record: RunRecord) -> bool:
+    """True for a journal that others came before: of the same run, or of the one it was forked from."""
+    return record.link > 1 or b'"forked_from"' in record.headers
+
+
 def _beginning(record: RunRecord, journal: Sequence[Entry]) -> Iterator[str]:
     first = journal[0]
     if first.type != EventType.RUN_SUBMITTED:
         yield f"the journal begins with {first.type}"
-    elif first.at != record.submitted_at and record.link == 1:
+    elif first.at != record.submitted_at and not _goes_on(record):
         yield f"it was submitted at {record.submitted_at}, by its journal at {first.at}"
     for kind in (EventType.RUN_SUBMITTED, EventType.RUN_STARTED):
         found = [each.seq for each in journal if each.type == kind]
@@ -177,7 +182,7 @@ def _attempts(record: RunRecord, journal: Sequence[Entry]) -> Iterator[str]:
     current = 0
     for each in journal:
         if each.type in _CLAIMED:
-            earlier = record.link > 1 and not current  # claims that stand in the run's earlier journals
+            earlier = not current and _goes_on(record)
             if each.attempt != current + 1 and not earlier:
                 yield f"seq {each.seq}, {each.type}, has attempt {each.attempt} after {current}"
             current = each.attempt

@@ -203,7 +203,7 @@ class _Shard:
         expected: dict[str, float | None] = {
             "index": record.submitted_at,
             "claims": None,
-            "timers": record.wake_at or None,
+            "timers": None if status is RunStatus.PAUSED else record.wake_at or None,
             "ended": None,
         }
         held: dict[str, float | None] = {kind: self.sets[kind].get(run_id) for kind in expected}

@@ -31,6 +31,7 @@ from pyrula.contracts.mail import MailKind, pack
 from pyrula.contracts.runs import Page, Run, RunStatus
 from pyrula.contracts.store import Message, RunRecord, Store
 from pyrula.contracts.values import DEFAULT_LIMIT, InputSpec, decode_json, encode
+from pyrula.workflows.interventions import InterventionClient
 from pyrula.workflows.journals import JournalReader
 from pyrula.workflows.records import TERMINAL_STATUS, run_of
 from pyrula.workflows.registry import Workflow, registry
@@ -56,7 +57,7 @@ _FRESH = 1000
 _NOT_FRESH = object()
 
 
-class WorkflowClient(ScheduleClient, EventClient):
+class WorkflowClient(InterventionClient, ScheduleClient, EventClient):
     """Submits runs to a store and looks after them. Made for one store; has nothing to close.
 
     `payload_limit`: bytes that an encoded input, payload or answer may have.

@@ -115,3 +115,23 @@ def test_mistakes_are_one_line(desk: Desk, argv: tuple[str, ...], code: int, mes
     [line] = done.err.splitlines()
     assert line.startswith("pyrula: ")
     assert message in line
+
+
+def test_a_run_is_paused_forked_and_goes_on(served: Desk) -> None:
+    run_id = served.submit("approval", amount=3)
+    served.until("approval", run_id, "interrupt.raised")
+    assert served("runs", "pause", run_id, "--json").json["status"] == "paused"
+    assert served("runs", "resume", run_id, "1").code == 0
+    assert served("runs", "show", run_id, "--json").json["status"] == "paused"
+    made = served(
+        "runs", "fork", run_id, "--at", "2", "--input", '{"amount": 4}', "--run-id", f"{run_id}-fork", "--json"
+    )
+    assert made.json["run_id"] == f"{run_id}-fork"
+    assert made.json["input"] == {"amount": 4}
+    served.until("approval", f"{run_id}-fork", "interrupt.raised")
+    assert "goes on" in served("runs", "unpause", run_id).out
+    served.until("approval", run_id, "signal.awaited")
+    wrong = served("runs", "fork", run_id, "--at", "999")
+    assert (wrong.code, "has events 1 to" in wrong.err) == (1, True)
+    for each in (run_id, f"{run_id}-fork"):
+        served("runs", "terminate", each, "--yes")

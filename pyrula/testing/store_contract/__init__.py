@@ -26,6 +26,7 @@ _PARTS = (
     "following",
     "giving_up",
     "happenings",
+    "intervening",
     "leases",
     "outside",
     "publishing",

@@ -11,6 +11,7 @@ from pyrula.testing.store_contract.finishing import Finishing
 from pyrula.testing.store_contract.following import Following
 from pyrula.testing.store_contract.giving_up import GivingUp
 from pyrula.testing.store_contract.happenings import Happenings
+from pyrula.testing.store_contract.intervening import Intervening
 from pyrula.testing.store_contract.leases import Leases
 from pyrula.testing.store_contract.outside import Outside
 from pyrula.testing.store_contract.publishing import Publishing
@@ -41,5 +42,6 @@ class StoreContract(
     Happenings,
     Family,
     Continuing,
+    Intervening,
 ):
     """Everything that a store must do. Subclass it, and give it an empty store in the fixture `store`."""

@@ -48,6 +48,7 @@ class StoredRun:
     seen: set[str] = field(default_factory=set)
     values: dict[str, bytes] = field(default_factory=dict)
     output: list[tuple[int, bytes]] = field(default_factory=list)
+    paused_from: RunStatus | None = None
     old: list[list[bytes]] = field(default_factory=list)  # its earlier journals
     about: bytes = b""  # what its next journal says of itself
     children: dict[str, Child] = field(default_factory=dict)  # the open ones

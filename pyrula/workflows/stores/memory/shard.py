@@ -12,7 +12,7 @@ import orjson
 
 from pyrula.contracts.errors import ClaimLost, EventOutOfOrder, RunNotFound, WrongRunState
 from pyrula.contracts.events import EventType
-from pyrula.contracts.runs import RunStatus
+from pyrula.contracts.runs import ENDED, RunStatus
 from pyrula.contracts.store import (
     Bell,
     BellKind,
@@ -103,9 +103,83 @@ class Shard:
                 if run.error:
                     run.error, run.finished_at = b"", 0
                 self._release(run)
-        elif before in (RunStatus.WAITING, RunStatus.SLEEPING) and run.topic and run.topic == message.topic:
+        elif before in (RunStatus.WAITING, RunStatus.SLEEPING) and (
+            message.wakes or (run.topic and run.topic == message.topic)
+        ):
             self._release(run)
         return Delivery(True, before)
+
+    def pause(self, run_id: str, message: Message) -> Delivery:
+        """Hold a run back, or have its worker told."""
+        run = self.find(run_id)
+        before = run.status
+        if before in ENDED:
+            return Delivery(False, before)
+        if before is RunStatus.RUNNING:
+            self._tell(run, message)
+        elif before is not RunStatus.PAUSED:
+            if run.wake_at:
+                self._timers.discard(run_id)
+            elif before is RunStatus.QUEUED:
+                self._queue.discard(run.owner, run_id)
+            run.status, run.paused_from = RunStatus.PAUSED, before
+        return Delivery(True, before)
+
+    def unpause(self, run_id: str, message: Message, now: int) -> Delivery:
+        """Let a run go on, or have its worker told."""
+        run = self.find(run_id)
+        before, back = run.status, run.paused_from
+        if before in ENDED:
+            return Delivery(False, before)
+        if before is RunStatus.RUNNING:
+            self._tell(run, message)
+        elif before is RunStatus.PAUSED:
+            if back is None and message.message_id not in run.seen:
+                run.seen.add(message.message_id)
+                run.inbox.append(message.raw)
+            rests = back in (RunStatus.WAITING, RunStatus.SLEEPING)
+            if (run.wake_at and run.wake_at <= now) or (rests and run.inbox):
+                self._release(run)
+            elif back is not None and (rests or (back is RunStatus.QUEUED and run.wake_at)):
+                run.status = back
+                if run.wake_at:
+                    self._set_timer(run)
+            else:
+                self._release(run)
+            run.paused_from = None
+        return Delivery(True, before)
+
+    def _tell(self, run: StoredRun, message: Message) -> None:
+        if message.message_id not in run.seen:
+            run.seen.add(message.message_id)
+            run.inbox.append(message.raw)
+            self._ring(BellKind.INBOX, run_id=run.run_id)
+
+    def fork(self, new: NewRun, entries: Sequence[bytes], claims: int, now: int, serial: int) -> Submitted:
+        """Queue a run that begins with this journal."""
+        known = self.runs.get(new.run_id)
+        if known is not None:
+            return Submitted(known.run_id, False, known.status, known.input_digest, known.submitted_at)
+        run = StoredRun(
+            workflow=self.workflow,
+            run_id=new.run_id,
+            owner=new.owner,
+            priority=new.priority,
+            submitted_at=now,
+            score=now,
+            serial=serial,
+            input=b"",
+            input_digest=new.input_digest,
+            attributes=new.attributes,
+            headers=new.headers,
+            epoch=2 * claims,
+            started_at=now,
+            lost_at=(len(entries), claims),
+            journal=list(entries),
+        )
+        self.runs[run.run_id] = run
+        self._release(run)
+        return Submitted(run.run_id, True, run.status, run.input_digest, run.submitted_at)
 
     def queue_depth(self) -> int:
         """How many runs are runnable and held by nobody."""
@@ -192,6 +266,7 @@ class Shard:
             return False
         run.status = parking.status
         run.topic = parking.topic
+        run.paused_from = None
         run.wake_at = parking.wake_at or 0
         if run.wake_at:
             self._set_timer(run)

@@ -98,6 +98,26 @@ class MemoryStore(ScheduleCalls, EventCalls, FamilyCalls):
         with self._lock:
             return self._shard(workflow).deliver(run_id, message)
 
+    async def pause(self, workflow: str, run_id: str, message: Message) -> Delivery:
+        """Hold a run back until it is unpaused."""
+        with self._lock:
+            return self._shard(workflow).pause(run_id, message)
+
+    async def unpause(self, workflow: str, run_id: str, message: Message) -> Delivery:
+        """Let a run go on."""
+        with self._lock:
+            return self._shard(workflow).unpause(run_id, message, self._now())
+
+    async def fork(self, new: NewRun, entries: Sequence[bytes], *, claims: int) -> Submitted:
+        """Queue a run that begins with this journal."""
+        with self._lock:
+            shard = self._opened(new.workflow)
+            self._serial += 1
+            answer = shard.fork(new, entries, claims, self._now(), self._serial)
+            if answer.created:
+                self._index.add(shard.find(new.run_id))
+            return answer
+
     async def queue_depth(self, workflow: str) -> int:
         """How many runs are runnable and held by nobody."""
         with self._lock:

@@ -39,6 +39,7 @@ _FUNCTIONS: Final = (
     *("schedule_put", "schedule_delete", "schedule_list", "schedule_due", "schedule_fired", "schedule_note"),
     *("emit", "events_read", "events_done", "batch_add", "batch_due", "batch_done"),
     *("trigger_list", "trigger_seek", "trigger_drop", "adopt", "collected", "kids", "closing", "closed"),
+    *("pause", "unpause", "fork"),
 )
 Arg = str | int | bytes
 

@@ -37,6 +37,7 @@ from pyrula.workflows.stores.valkey.continuing import ContinuingCalls
 from pyrula.workflows.stores.valkey.events import EventCalls
 from pyrula.workflows.stores.valkey.family import FamilyCalls
 from pyrula.workflows.stores.valkey.following import bells, tail, wait_end
+from pyrula.workflows.stores.valkey.interventions import InterventionCalls
 from pyrula.workflows.stores.valkey.renewals import lost, renewals
 from pyrula.workflows.stores.valkey.scan import Filter, count, listing
 from pyrula.workflows.stores.valkey.schedules import ScheduleCalls
@@ -50,7 +51,7 @@ _CLAIMS_PER_SHARD: Final = 16
 _JOURNAL_PAGE: Final = 1000
 
 
-class ValkeyStore(ContinuingCalls, ScheduleCalls, EventCalls, FamilyCalls):
+class ValkeyStore(InterventionCalls, ContinuingCalls, ScheduleCalls, EventCalls, FamilyCalls):
     """Runs in Valkey: one node, functions in Lua, one pipelined connection for each event loop.
 
     url: `redis://`, `valkey://`, `unix://` ..., or `embedded://DIR` for a private server with
@@ -156,7 +157,7 @@ class ValkeyStore(ContinuingCalls, ScheduleCalls, EventCalls, FamilyCalls):
             run_id,
             message.message_id,
             message.topic,
-            "1" if message.control else "0",
+            "1" if message.control else "2" if message.wakes else "0",
             message.raw,
         )
         if answer == b"NONE":
