@@ -28,7 +28,10 @@ _SUFFIXES: Final = (".jsonl", ".json")
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The journal of one run. `workflow` and `run_id` are empty, and `path` None, where they are not known."""
+    """The journal of one run, or several one after the other.
+
+    `workflow` and `run_id` are empty, and `path` None, where they are not known.
+    """
 
     events: tuple[Event, ...]
     workflow: str = ""
@@ -36,13 +39,22 @@ class History:
     path: Path | None = None
 
     def __post_init__(self) -> None:
-        if not self.events or self.events[0].type != EventType.RUN_SUBMITTED:
-            raise InvalidInput(f"{self.name} is no history: its first event must be run.submitted", "history")
-        for number, event in enumerate(self.events, 1):
-            if event.seq != number:
-                raise InvalidInput(
-                    f"{self.name} is no whole history: where seq {number} belongs it has {event.seq}", "history"
-                )
+        if not self.events or self.events[0].seq != 1:
+            raise InvalidInput(f"{self.name} is no history: it must begin with seq 1, run.submitted", "history")
+        for journal in self.journals:
+            if journal[0].type != EventType.RUN_SUBMITTED:
+                raise InvalidInput(f"{self.name} is no history: seq 1 must be run.submitted", "history")
+            for number, event in enumerate(journal, 1):
+                if event.seq != number:
+                    raise InvalidInput(
+                        f"{self.name} is no whole history: where seq {number} belongs it has {event.seq}", "history"
+                    )
+
+    @property
+    def journals(self) -> list[tuple[Event, ...]]:
+        """The events of each journal: a run that continues as new begins another one, at seq 1."""
+        starts = [index for index, event in enumerate(self.events) if event.seq == 1]
+        return [self.events[a:b] for a, b in zip(starts, [*starts[1:], len(self.events)], strict=True)]
 
     @property
     def name(self) -> str:
@@ -159,20 +171,26 @@ def replay_history(
         history = load_history(history)
     elif not isinstance(history, History):
         history = History(tuple(history))
-    entries = [
-        (each.seq, entry(each.type, to_micros(each.at), each.attempt, each.key, each.data)) for each in history.events
-    ]
-    body, run_id = body_of(workflow), history.run_id or "replayed"
+    done = Rehearsed(None, "")
+    for journal in history.journals:
+        done = _in_a_loop(loop, workflow, history.run_id or "replayed", journal, patience)
+        if done.difference is not None:
+            break
+    return ReplayReport(workflow.name, history.name, len(history.events), done.reached, done.difference)
 
-    async def work() -> Rehearsed:
-        return await rehearse(body, workflow.name, run_id, entries, patience=patience)
 
+def _in_a_loop(loop: str, workflow: Workflow, run_id: str, journal: tuple[Event, ...], patience: float) -> Rehearsed:
+    """Replay one journal in a thread with a loop of its own."""
+    entries = [(each.seq, entry(each.type, to_micros(each.at), each.attempt, each.key, each.data)) for each in journal]
     done: list[Rehearsed] = []
     errors: list[BaseException] = []
 
+    async def work() -> None:
+        done.append(await rehearse(body_of(workflow), workflow.name, run_id, entries, patience=patience))
+
     def run() -> None:
         try:
-            done.append(anyio.run(work, backend=loop))
+            anyio.run(work, backend=loop)
         except BaseException as error:  # noqa: BLE001 - raised where the replay was asked for
             errors.append(error)
 
@@ -181,7 +199,7 @@ def replay_history(
     thread.join()
     if errors:
         raise errors[0]
-    return ReplayReport(workflow.name, history.name, len(entries), done[0].reached, done[0].difference)
+    return done[0]
 
 
 def history_files(folder: str | Path) -> list[Path]:

@@ -307,6 +307,84 @@ def test_open_children_of_a_recorded_run_are_left_alone(loop: str) -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
+def test_a_change_behind_a_patch_replays(loop: str) -> None:
+    async def old(ctx: Context) -> Any:
+        await ctx.step("first", double, 1)
+        await ctx.step("old", double, 2)
+        await ctx.sleep(60)
+        return "done"
+
+    async def new(ctx: Context) -> Any:
+        await ctx.step("first", never)
+        if await ctx.patched("other-step"):
+            await ctx.step("new", double, 3)
+        else:
+            await ctx.step("old", never)
+        await ctx.sleep(60)
+        return "done"
+
+    async def careless(ctx: Context) -> Any:
+        await ctx.step("first", never)
+        await ctx.step("new", never)
+        await ctx.sleep(60)
+        return "done"
+
+    history = recorded(old)
+    for length in range(2, len(history) + 1):
+        report = check(new, history[:length], loop)
+        assert report.ok, report
+    assert not check(careless, history, loop).ok
+
+    async def from_then_on(ctx: Context) -> Any:
+        await ctx.step("first", double, 1)
+        if await ctx.patched("other-step"):
+            await ctx.step("new", double, 3)
+        await ctx.sleep(60)
+        return "done"
+
+    assert check(new, recorded(from_then_on), loop).reached == "completed"
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_each_journal_of_a_long_run_replays(loop: str) -> None:
+    async def rounds(ctx: Context, number: int = 1) -> Any:
+        await ctx.step("work", double, number)
+        if number == 1:
+            await ctx.continue_as_new(number=2)
+        return "done"
+
+    async def restarts(ctx: Context, pages: int = 2) -> Any:
+        state = ctx.restored or {"page": 0}
+        while state["page"] < pages:
+            await ctx.sleep(60)
+            await ctx.step("fetch", double, 1)
+            state = await ctx.checkpoint({"page": state["page"] + 1}, restart=True)
+        return state["page"]
+
+    async def chain() -> list[Event]:
+        bench = Bench(rounds)
+        run = await bench.go()
+        return [event async for event in bench.client.events(bench.name, run.run_id, link=1)]
+
+    history = anyio.run(chain)
+    assert [event.type for event in history].count("run.continued") == 1
+    for length in range(2, len(history) + 1):
+        if history[length - 1].type != "run.submitted":
+            report = check(rounds, history[:length], loop)
+            assert report.ok, report
+
+    async def other(ctx: Context, number: int = 1) -> Any:
+        await ctx.step("work" if number == 1 else "changed", never)
+        await ctx.continue_as_new(number=number + 1)
+
+    found = check(other, history, loop).difference
+    assert found is not None
+    assert (found.recorded, found.asked, found.seq) == ("step 'work'", "step 'changed'", 3)
+    report = check(restarts, recorded(restarts), loop)
+    assert report.reached == "completed", report
+
+
+@pytest.mark.parametrize("loop", LOOPS)
 def test_a_body_that_waits_for_something_else_is_told(loop: str) -> None:
     async def body(ctx: Context) -> Any:
         return await ctx.step("a", double, 1)
@@ -345,7 +423,7 @@ def test_a_file_is_read_as_it_was_printed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "its first event must be run.submitted"),
+        ("", "it must begin with seq 1, run.submitted"),
         ("{}\n", r"bad.jsonl:1 is no event \(KeyError: 'at'\)"),
         ("[1]\n", "bad.jsonl:1 is no event"),
         ("\n{\n", "bad.jsonl:2 is no event"),
