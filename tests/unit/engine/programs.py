@@ -326,8 +326,13 @@ def _legs(leaf: st.SearchStrategy[Node]) -> st.SearchStrategy[tuple[tuple[Node, 
 
 _turns = st.builds(Turns, st.integers(1, 3))
 _limits = st.sampled_from([None, 1, 2])
+# In a thread every delay is waited out in place.
+_short = _calm.map(lambda step: replace(step, durable=False))
+_in_threads: st.SearchStrategy[Node] = st.builds(
+    Threads, st.lists(st.lists(_short, max_size=3).map(tuple), min_size=1, max_size=3).map(tuple), _limits
+)
 _inner: st.SearchStrategy[Node] = st.one_of(
-    _calm, _calm, _turns, _leg_values, st.builds(Gather, _legs(st.one_of(_calm, _leg_values)), _limits)
+    _calm, _calm, _turns, _leg_values, _in_threads, st.builds(Gather, _legs(st.one_of(_calm, _leg_values)), _limits)
 )
 _gathers: st.SearchStrategy[Node] = st.one_of(
     st.builds(Gather, _legs(_inner), _limits),
@@ -336,11 +341,6 @@ _gathers: st.SearchStrategy[Node] = st.one_of(
 _branch_step: st.SearchStrategy[Step | Turns] = st.one_of(_calm, _calm, _turns)
 _groups: st.SearchStrategy[Node] = st.builds(
     Tasks, st.lists(st.lists(_branch_step, max_size=3).map(tuple), max_size=3).map(tuple)
-)
-# In a thread every delay is waited out in place.
-_short = _calm.map(lambda step: replace(step, durable=False))
-_in_threads: st.SearchStrategy[Node] = st.builds(
-    Threads, st.lists(st.lists(_short, max_size=3).map(tuple), min_size=1, max_size=3).map(tuple), _limits
 )
 _simple: st.SearchStrategy[Node] = st.one_of(_calm, _calm, _turns, _values, _waits)
 _loops: st.SearchStrategy[Node] = st.builds(Loop, st.integers(0, 3), st.lists(_simple, max_size=3).map(tuple))
