@@ -151,6 +151,7 @@ class Attempt:
         self.pausing: Mail | None = None
         self.hold_back: Callable[[Attempt], Awaitable[None]] | None = None  # how it is done, set by who runs it
         self.patches: dict[str, bool] = {}
+        self.handlers: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any] | None]] = {}  # of updates, by name
         self.stop_reason: AttemptEnded | None = None
         self.closing = False
 

@@ -14,6 +14,7 @@ from pyrula.actors.attempt import Attempt
 from pyrula.actors.core.journal import Kind, Record
 from pyrula.actors.core.scope import WAIT
 from pyrula.actors.parking import free_slot, park, take_slot
+from pyrula.actors.updating import apply_updates
 from pyrula.contracts.errors import InvalidInput, ReplayInputChanged, SignalTimeout, SuspendInGatherLeg
 from pyrula.contracts.events import Entry, EventType, raw_json
 from pyrula.contracts.ids import check_id
@@ -58,6 +59,8 @@ async def sleep_until(attempt: Attempt, when: int | None, seconds: float | None 
         await attempt.refused()
     key = _key(attempt, "sleep" if when is None else "sleep_until")
     record = attempt.match(key, Kind.SLEEP)
+    if attempt.handlers:
+        await _updated(attempt, record)
     if await attempt.stands(record):
         await _met(attempt, record)
         return
@@ -73,6 +76,13 @@ async def sleep_until(attempt: Attempt, when: int | None, seconds: float | None 
         await park(attempt, Parking(RunStatus.SLEEPING, "", wake), opener)
     # That the time has come needs no proof on disk before the body goes on: it stays so.
     attempt.record(EventType.TIMER_FIRED, key, {})
+
+
+async def _updated(attempt: Attempt, record: Record | None) -> None:
+    """Apply updates before the wait opens."""
+    if (record is None or record.outcome is None) and attempt.open():
+        await _refreshed(attempt)
+    await apply_updates(attempt, record)
 
 
 async def _sleep_in_place(attempt: Attempt, wake: int) -> None:
@@ -169,6 +179,8 @@ async def wait_for_signal(attempt: Attempt, name: str, timeout: float | None) ->
         await attempt.refused()
     key = _key(attempt, "wait_for_signal")
     record = attempt.match(key, Kind.SIGNAL)
+    if attempt.handlers:
+        await _updated(attempt, record)
     _same(attempt, record, "name", name, "signal")
     topic = f"signal:{name}"
     if await attempt.stands(record):
@@ -197,6 +209,8 @@ async def interrupt(attempt: Attempt, question: Any, name: str | None, timeout: 
         await attempt.refused()
     key = _key(attempt, "interrupt")
     record = attempt.match(key, Kind.INTERRUPT)
+    if attempt.handlers:
+        await _updated(attempt, record)
     asked = name or key
     _same(attempt, record, "name", asked, "an answer to")
     topic = f"interrupt:{asked}"

@@ -37,6 +37,8 @@ def add_acting(runs: typer.Typer) -> None:
     runs.command("pause")(_pause)
     runs.command("unpause")(_unpause)
     runs.command("fork")(_fork)
+    runs.command("update")(_update)
+    runs.command("query")(_query)
 
 
 def _do(place: Place, words: tuple[str | None, str], act: _Act, done: str, as_json: bool) -> None:
@@ -235,5 +237,64 @@ def _fork(
             Output().document(made.to_json())
         else:
             Output().line(f"run {clean(made.run_id)} of {clean(made.name)}: forked from {clean(found.run_id)}")
+
+    place.run(work)
+
+
+@with_place
+def _update(
+    place: Place,
+    *,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN_ID UPDATE [JSON]",
+            help="The run, the update's name, and its payload (- reads stdin, @FILE a file).",
+            autocompletion=complete_run,
+        ),
+    ],
+    name: OfWorkflow = None,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Wait for the answer no longer.", show_default=False)
+    ] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Repeats get the first one's answer.", show_default=False)
+    ] = None,
+) -> None:
+    """Have a run apply an update, and print its answer as JSON."""
+    if len(words) not in (2, 3):
+        raise typer.BadParameter("expected RUN_ID UPDATE [JSON]")
+    payload = None if len(words) == 2 else json_given(words[2], "the payload")
+
+    async def work(client: WorkflowClient) -> None:
+        found = await find(client, name, words[0])
+        answer = await client.update(
+            found.workflow, found.run_id, words[1], payload, timeout=timeout, idempotency_key=idempotency_key
+        )
+        Output().document(answer)
+
+    place.run(work)
+
+
+@with_place
+def _query(
+    place: Place,
+    *,
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN_ID [KEY]", help="The run, and one of its values.", autocompletion=complete_run),
+    ],
+    name: OfWorkflow = None,
+) -> None:
+    """Print what a run has published, as JSON: one value, or all of them."""
+    if len(words) not in (1, 2):
+        raise typer.BadParameter("expected RUN_ID [KEY]")
+
+    async def work(client: WorkflowClient) -> None:
+        found = await find(client, name, words[0])
+        if len(words) == 2:
+            Output().document(await client.query(found.workflow, found.run_id, words[1]))
+        else:
+            Output().document(await client.committed(found.workflow, found.run_id))
 
     place.run(work)

@@ -128,6 +128,8 @@ _WORDS: Final[Mapping[str, Callable[[Data], str]]] = {
     EventType.VALUE_COMMITTED: _text("name"),
     EventType.EVENT_EMITTED: _text("name"),
     EventType.CHILD_STARTED: _text("workflow"),
+    EventType.UPDATE_ACCEPTED: _text("name"),
+    EventType.UPDATE_APPLIED: _text("name"),
     EventType.RUN_SPAWNED: _text("workflow"),
     EventType.SIGNAL_SENT: _text("name"),
     EventType.OUTPUT_WRITTEN: lambda data: f"{data.get('index')}  {compact(data.get('chunk'))}",

@@ -56,6 +56,8 @@ __all__ = [
     "StoreUnavailable",
     "SuspendInGatherLeg",
     "TriggerNotFound",
+    "UpdateFailed",
+    "UpdateTimedOut",
     "VersionSkew",
     "WorkerProcessDied",
     "WrongRunState",
@@ -154,11 +156,7 @@ class StepFailed(AuthorError):
         self.key = ""
 
     def matches(self, kind: type[BaseException]) -> bool:
-        """True when the step's own error was an instance of `kind`.
-
-        Compared by the class's module and qualified name, as recorded with the failure;
-        nothing is imported from a journal.
-        """
+        """True when the step's own error was an instance of `kind`, by the class's recorded name; imports nothing."""
         return f"{kind.__module__}.{kind.__qualname__}" in self.bases
 
 
@@ -180,9 +178,8 @@ class ChildWorkflowError(AuthorError):
         self.status = status
 
     def matches(self, kind: type[BaseException]) -> bool:
-        """True when the child's own error was an instance of `kind`, or that of a step which failed it was."""
-        wanted = f"{kind.__module__}.{kind.__qualname__}"
-        return wanted in self.error.get("bases", ())
+        """True when the child's own error was an instance of `kind`."""
+        return f"{kind.__module__}.{kind.__qualname__}" in self.error.get("bases", ())
 
 
 class ChildTimedOut(ChildWorkflowError, TimeoutError):
@@ -329,6 +326,23 @@ class TriggerNotFound(CallerError):
     def __init__(self, trigger: str) -> None:
         super().__init__(f"no trigger {trigger!r}; `pyrula triggers list` shows those there are")
         self.trigger = trigger
+
+
+class UpdateFailed(CallerError):
+    """A run did not apply an update: its validator (`rejected`) or its handler raised. `detail`: that error."""
+
+    code = "update_failed"
+
+    def __init__(self, update: str, *, rejected: bool, detail: Mapping[str, Any]) -> None:
+        super().__init__(f"update {update!r} {'was rejected' if rejected else 'failed'}: {detail.get('message', '')}")
+        self.rejected = rejected
+        self.detail = dict(detail)
+
+
+class UpdateTimedOut(CallerError, TimeoutError):
+    """A run has not answered an update in time; it may still apply it."""
+
+    code = "update_timed_out"
 
 
 class WrongRunState(CallerError):

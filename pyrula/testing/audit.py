@@ -36,6 +36,8 @@ _OUTCOMES: Final = frozenset(
         EventType.VALUE_COMMITTED,
         EventType.EVENT_EMITTED,
         EventType.PATCH_MARKED,
+        EventType.UPDATE_APPLIED,
+        EventType.UPDATE_FAILED,
         EventType.CHILD_COMPLETED,
         EventType.CHILD_FAILED,
         EventType.CHILD_TIMED_OUT,

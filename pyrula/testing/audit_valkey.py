@@ -29,7 +29,7 @@ from pyrula.workflows.stores.valkey.sync import run
 __all__ = ["audit_namespace"]
 
 _SHARD: Final = re.compile(rb"\{(.+):(\d+)\}:")
-_CONSUMED: Final = frozenset({EventType.SIGNAL_RECEIVED, EventType.INTERRUPT_RESUMED})
+_CONSUMED: Final = frozenset({EventType.SIGNAL_RECEIVED, EventType.INTERRUPT_RESUMED, EventType.UPDATE_ACCEPTED})
 # What a parked run waits for, by the kind of message that brings it.
 _TOPICS: Final = {MailKind.SIGNAL: "signal", MailKind.ANSWER: "interrupt"}
 _PER_RUN: Final = ("log", "inbox", "seen", "kv", "out", "kids")

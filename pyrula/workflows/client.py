@@ -38,6 +38,7 @@ from pyrula.workflows.registry import Workflow, registry
 from pyrula.workflows.schedules import ScheduleClient
 from pyrula.workflows.submission import checked_key, filters, found, new_run
 from pyrula.workflows.triggers import EventClient
+from pyrula.workflows.updates import UpdateClient
 
 __all__ = ["WorkflowClient"]
 
@@ -57,7 +58,7 @@ _FRESH = 1000
 _NOT_FRESH = object()
 
 
-class WorkflowClient(InterventionClient, ScheduleClient, EventClient):
+class WorkflowClient(UpdateClient, InterventionClient, ScheduleClient, EventClient):
     """Submits runs to a store and looks after them. Made for one store; has nothing to close.
 
     `payload_limit`: bytes that an encoded input, payload or answer may have.
@@ -264,7 +265,8 @@ class WorkflowClient(InterventionClient, ScheduleClient, EventClient):
 
     async def committed(self, name: str, run_id: str) -> dict[str, Any]:
         """The values a run has published with `ctx.commit`."""
-        return {key: orjson.loads(raw) for key, raw in (await self.store.committed(*found(name, run_id))).items()}
+        values = await self.store.committed(*found(name, run_id))
+        return {key: orjson.loads(raw) for key, raw in values.items() if not key.startswith("@")}
 
     # --- doing --------------------------------------------------------------------------
 

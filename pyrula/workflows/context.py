@@ -9,7 +9,19 @@ from functools import cached_property
 from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 from uuid import UUID
 
-from pyrula.actors import children, emitting, gathering, lines, parking, patching, processes, threads, values, waits
+from pyrula.actors import (
+    children,
+    emitting,
+    gathering,
+    lines,
+    parking,
+    patching,
+    processes,
+    threads,
+    updating,
+    values,
+    waits,
+)
 from pyrula.actors.attempt import Attempt
 from pyrula.actors.children import ChildSpec
 from pyrula.actors.steps import StepSpec, run_step
@@ -220,6 +232,17 @@ class Context:
     async def wait_for_signal(self, name: str, timeout: float | None = None) -> Any:
         """The next payload signalled under `name`, in order of arrival. Raises `SignalTimeout`."""
         return await waits.wait_for_signal(self._attempt, name, timeout)
+
+    def on_update(
+        self, name: str, handler: Callable[[Any], Any], *, validator: Callable[[Any], Any] | None = None
+    ) -> None:
+        """Have updates of this name handled, from the next wait on; see `client.update`.
+
+        handler: a function of the payload, plain or async. What it returns is the caller's answer; an error it
+            raises is the caller's too. It runs again at the same place on every replay, and may make calls on ctx.
+        validator: a function of the payload that raises to reject it; a rejected update is not recorded.
+        """
+        updating.on_update(self._attempt, name, handler, validator)
 
     async def interrupt(self, question: Any, *, key: str | None = None, timeout: float | None = None) -> Any:
         """Park the run with a question for a person; gives what `client.resume` answers. Raises `SignalTimeout`."""

@@ -135,3 +135,15 @@ def test_a_run_is_paused_forked_and_goes_on(served: Desk) -> None:
     assert (wrong.code, "has events 1 to" in wrong.err) == (1, True)
     for each in (run_id, f"{run_id}-fork"):
         served("runs", "terminate", each, "--yes")
+
+
+def test_what_a_run_has_published_and_an_update_that_nobody_handles(served: Desk) -> None:
+    run_id = served.submit("approval", amount=3)
+    served.until("approval", run_id, "interrupt.raised")
+    assert served("runs", "query", run_id).code == 0
+    missing = served("runs", "query", run_id, "nothing")
+    assert (missing.code, "has published no 'nothing'" in missing.err) == (1, True)
+    late = served("runs", "update", run_id, "add", "1", "--timeout", "0.1")
+    assert (late.code, "has not answered the update 'add' in time" in late.err) == (1, True)
+    assert served("runs", "update", run_id).code == 2
+    served("runs", "terminate", run_id, "--yes")

@@ -32,6 +32,7 @@ class Kind:
     COMMIT: Final = "commit"
     EMIT: Final = "emit"
     PATCH: Final = "patch"
+    UPDATE: Final = "update"
     CHILD: Final = "child run"
     SPAWN: Final = "spawn"
     SEND: Final = "signal to another run"
@@ -57,6 +58,9 @@ _ROLES: Final[dict[str, tuple[str | None, bool]]] = {
     EventType.VALUE_COMMITTED: (Kind.COMMIT, True),
     EventType.EVENT_EMITTED: (Kind.EMIT, True),
     EventType.PATCH_MARKED: (Kind.PATCH, True),
+    EventType.UPDATE_ACCEPTED: (Kind.UPDATE, False),
+    EventType.UPDATE_APPLIED: (Kind.UPDATE, True),
+    EventType.UPDATE_FAILED: (Kind.UPDATE, True),
     EventType.CHILD_STARTED: (Kind.CHILD, False),
     EventType.CHILD_COMPLETED: (Kind.CHILD, True),
     EventType.CHILD_FAILED: (Kind.CHILD, True),

@@ -12,13 +12,14 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["CHILD", "PATCH", "RESTART", "VALUE", "WAIT", "Scope", "Tail", "escape"]
+__all__ = ["CHILD", "PATCH", "RESTART", "UPDATE", "VALUE", "WAIT", "Scope", "Tail", "escape"]
 
 WAIT: Final = "@wait"
 VALUE: Final = "@value"
 CHILD: Final = "@child"
 PATCH: Final = "@patch"
 RESTART: Final = "@restart"
+UPDATE: Final = "@update"
 _THREAD: Final = "@thread"
 _MAP: Final = "@map"
 _SPECIAL: Final = re.compile(r"[%#/]|^@")
@@ -44,8 +45,13 @@ class Scope:
 
     def key(self, label: str) -> str:
         """The key of the next use of a label (already escaped)."""
+        key = self.next_key(label)
+        self._used[label] = self._used.get(label, 0) + 1
+        return key
+
+    def next_key(self, label: str) -> str:
+        """The key that the next use of a label will have."""
         count = self._used.get(label, 0) + 1
-        self._used[label] = count
         return f"{self.path}{label}" if count == 1 else f"{self.path}{label}#{count}"
 
     def next_gather(self) -> int:
