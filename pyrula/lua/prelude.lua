@@ -24,7 +24,8 @@ local function int(number)
   return string.format('%.0f', number)
 end
 
--- The server's time in microseconds, as a string and as a number.
+-- The server's time in microseconds, as a string and as a number. In a library for tests its last line is
+-- another one: see `movable_library`.
 local function now()
   local t = redis.call('TIME')
   local text = t[1] .. string.format('%06d', tonumber(t[2]))
