@@ -16,7 +16,7 @@ from pyrula.contracts.options import Retry
 from pyrula.testing import ReplayReport, replay
 from pyrula.workflows import Context, Workflow
 from pyrula.workflows.histories import History, history_files, load_history, workflow_of
-from tests.unit.engine.harness import Bench
+from tests.unit.engine.harness import Bench, until
 
 Body = Callable[..., Coroutine[Any, Any, Any]]
 LOOPS = ["asyncio", "trio"]
@@ -382,6 +382,35 @@ def test_each_journal_of_a_long_run_replays(loop: str) -> None:
     assert (found.recorded, found.asked, found.seq) == ("step 'work'", "step 'changed'", 3)
     report = check(restarts, recorded(restarts), loop)
     assert report.reached == "completed", report
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_recorded_updates_replay(loop: str) -> None:
+    async def body(ctx: Context) -> list[int]:
+        asked: list[int] = []
+        ctx.on_update("add", lambda n: asked.append(n) or sum(asked))
+        await ctx.step("first", double, 1)
+        await ctx.wait_for_signal("go")
+        await ctx.step(f"second of {len(asked)}", double, 1)
+        return asked
+
+    async def record() -> list[Event]:
+        bench = Bench(body)
+        run = await bench.submit()
+        await bench.once(run.run_id)
+        async with anyio.create_task_group() as group:
+            group.start_soon(bench.client.update, bench.name, run.run_id, "add", 5)
+            await until(lambda: bench.memory._run(bench.name, run.run_id).inbox)  # type: ignore[union-attr]
+            await bench.drive(run.run_id)
+        await bench.client.signal(bench.name, run.run_id, "go")
+        await bench.drive(run.run_id)
+        return await bench.events(run.run_id)
+
+    history = anyio.run(record)
+    assert history[-1].data["result"] == [5]
+    for length in range(2, len(history) + 1):
+        report = check(body, history[:length], loop)
+        assert report.ok, report
 
 
 @pytest.mark.parametrize("loop", LOOPS)
