@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import anyio
 import pytest
 
 from pyrula.actors.attempt import Settings
@@ -117,16 +118,17 @@ async def test_calls_under_way_are_recorded_before_a_run_goes_on() -> None:
     async def body(ctx: Context, n: int = 0) -> int:
         if n:
             return n
-        import anyio
+        begun = anyio.Event()
 
         async def slow() -> int:
+            begun.set()
             await anyio.sleep(0.01)
             done.append(1)
             return 1
 
         async with anyio.create_task_group() as group:
             group.start_soon(ctx.step, "slow", slow)
-            await anyio.lowlevel.checkpoint()
+            await begun.wait()
             await ctx.continue_as_new(n=1)
         return -1
 
